@@ -1,0 +1,70 @@
+//! The fence: what a resource remembers, so that an access that was overtaken is refused. Pure, like [the line](crate::line).
+//!
+//! A resource keeps **two marks** per name and store label: the highest exclusive token it has accepted, and the highest
+//! shared one. With a single mark, a paused writer 5 would wake up and write under live reader 6, or readers would refuse
+//! each other. With two, over all histories of up to four tickets (`fence/tests.rs`): no access is accepted after a
+//! conflicting access of a later grant was, and no rightful holder is ever refused.
+
+use crate::store::Mode;
+use crate::token::Token;
+
+/// The two marks of one name: see the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Marks {
+    /// The highest exclusive token accepted.
+    pub exclusive: u64,
+    /// The highest shared token accepted.
+    pub shared: u64,
+}
+
+impl Marks {
+    /// Accepts an access and remembers it, or refuses it because a later grant has been here.
+    ///
+    /// ```
+    /// use fencelock::{Token, fence::Marks, store::Mode};
+    /// let token = |n, mode| Token::from_parts(n, mode, "stock/42", "redis").unwrap();
+    ///
+    /// let mut marks = Marks::default();
+    /// assert!(marks.accept(&token(34, Mode::Exclusive)).is_ok());
+    /// assert!(marks.accept(&token(33, Mode::Exclusive)).is_err(), "33 was paused and comes after 34");
+    /// assert!(marks.accept(&token(36, Mode::Shared)).is_ok());
+    /// assert!(marks.accept(&token(35, Mode::Shared)).is_ok(), "readers do not refuse each other");
+    /// assert!(marks.accept(&token(34, Mode::Exclusive)).is_err(), "a reader has come since");
+    /// ```
+    ///
+    /// # Errors
+    /// [`Overtaken`], with the mark that stood in the way.
+    pub fn accept(&mut self, token: &Token) -> Result<(), Overtaken> {
+        self.judge(token.number(), token.mode() == Mode::Exclusive)
+    }
+
+    fn judge(&mut self, number: u64, exclusive: bool) -> Result<(), Overtaken> {
+        let by = if exclusive { self.exclusive.max(self.shared) } else { self.exclusive };
+        if number < by {
+            return Err(Overtaken { token: number, by });
+        }
+        let mark = if exclusive { &mut self.exclusive } else { &mut self.shared };
+        *mark = number.max(*mark);
+        Ok(())
+    }
+}
+
+/// The access came too late: a later grant has been at the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overtaken {
+    /// The token that was refused.
+    pub token: u64,
+    /// The later token that has been accepted before.
+    pub by: u64,
+}
+
+impl std::fmt::Display for Overtaken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "token {} was overtaken by token {}: the lock was lost before this access", self.token, self.by)
+    }
+}
+
+impl std::error::Error for Overtaken {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Telling many watchers that something has changed: shared by the stores that watch one source for all of them.
+
+use super::{BoxStream, Hint, Name, Scope};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+/// Beyond this many names that nobody has read yet, a watcher is told to look everywhere instead.
+const MOST_PENDING: usize = 256;
+
+/// The watchers of one store client.
+#[derive(Default)]
+pub(crate) struct Hints(Mutex<Vec<Weak<Watcher>>>);
+
+struct Watcher {
+    scope: Scope,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Default)]
+struct Pending {
+    names: VecDeque<Name>,
+    somewhere: bool,
+    waker: Option<Waker>,
+}
+
+impl Hints {
+    /// A stream of what is told from now on.
+    pub(crate) fn subscribe(&self, scope: Scope) -> BoxStream<'static, Hint> {
+        let watcher = Arc::new(Watcher { scope, pending: Mutex::default() });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&watcher));
+        Box::pin(Stream(watcher))
+    }
+
+    /// Tells everybody who watches this line.
+    pub(crate) fn tell(&self, name: &Name) {
+        self.each(|watcher, pending| {
+            if !watcher.scope.covers(name) || pending.names.contains(name) {
+                return;
+            }
+            if pending.names.len() >= MOST_PENDING {
+                pending.names.clear();
+                pending.somewhere = true;
+            } else {
+                pending.names.push_back(name.clone());
+            }
+        });
+    }
+
+    fn each(&self, act: impl Fn(&Watcher, &mut Pending)) {
+        let mut wakers = Vec::new();
+        {
+            let mut watchers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            watchers.retain(|watcher| {
+                let Some(watcher) = watcher.upgrade() else { return false };
+                let mut pending = watcher.pending.lock().unwrap_or_else(PoisonError::into_inner);
+                act(&watcher, &mut pending);
+                if pending.somewhere || !pending.names.is_empty() {
+                    wakers.extend(pending.waker.take());
+                }
+                true
+            });
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+struct Stream(Arc<Watcher>);
+
+impl futures_core::Stream for Stream {
+    type Item = Hint;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
+        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut pending.somewhere) {
+            return Poll::Ready(Some(Hint::Somewhere));
+        }
+        match pending.names.pop_front() {
+            Some(name) => Poll::Ready(Some(Hint::Changed(name))),
+            None => {
+                pending.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
