@@ -1,6 +1,7 @@
 //! What a test has at hand: clients of the store, names of its own, tickets, and waiting for something to become true.
 
 use crate::provider::{Open, Provider};
+use crate::wrap::faulty::Faulty;
 use fencelock::clock::{Clock, Moment};
 use fencelock::line::WHOLE;
 use fencelock::name::Name;
@@ -40,6 +41,12 @@ impl Ctx {
     /// Another client's store, not yet in use.
     pub async fn open(&self) -> Arc<dyn Store> {
         (self.provider.open)().await
+    }
+
+    /// Another client, seen through a store whose calls can be made to go wrong.
+    pub async fn faulty(&self) -> (Client, Faulty) {
+        let faulty = Faulty::new(self.open().await);
+        (Client::of(Arc::new(faulty.clone())), faulty)
     }
 
     /// A new store on a clock of its own, and how to open clients of it.

@@ -8,6 +8,7 @@ use fencelock::store::{
     Renewed, Scope, Store, TicketId, Upgraded, Waited,
 };
 use fencelock::{Error, ErrorKind, Result};
+use futures_util::StreamExt;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -130,8 +131,12 @@ struct Plan {
     script: HashMap<Verb, VecDeque<Fault>>,
     always: HashMap<Verb, Fault>,
     random: Option<(fastrand::Rng, f64)>,
-    calls: HashMap<Verb, usize>,
+    /// When each call was made.
+    calls: HashMap<Verb, Vec<Moment>>,
     tickets: HashMap<Verb, usize>,
+    delayed: usize,
+    /// One for each stream of hints that is open.
+    watches: Vec<tokio::sync::oneshot::Sender<()>>,
 }
 
 /// A store whose calls go wrong by plan: see the [module](self).
@@ -168,6 +173,19 @@ impl Faulty {
         self.plan().random = Some((fastrand::Rng::with_seed(seed), probability));
     }
 
+    /// Every call of every verb gives way before and after it is carried out: see [`Fault::Yield`].
+    pub fn yielding(&self) {
+        use Verb::{Change, Enter, Expel, Inspect, Leave, List, Renew, Upgrade, Wait, Watch};
+        for verb in [Enter, Wait, Renew, Leave, Change, Upgrade, Expel, Watch, Inspect, List] {
+            self.always(verb, Fault::Yield);
+        }
+    }
+
+    /// Ends every stream of hints that is open now, as a lost connection would.
+    pub fn cut_watches(&self) {
+        self.plan().watches.clear();
+    }
+
     /// Nothing goes wrong from now on.
     pub fn heal(&self) {
         let mut plan = self.plan();
@@ -179,7 +197,19 @@ impl Faulty {
     /// How often this verb was called.
     #[must_use]
     pub fn calls(&self, verb: Verb) -> usize {
-        self.plan().calls.get(&verb).copied().unwrap_or(0)
+        self.plan().calls.get(&verb).map_or(0, Vec::len)
+    }
+
+    /// When this verb was called, on the store's clock.
+    #[must_use]
+    pub fn sent(&self, verb: Verb) -> Vec<Moment> {
+        self.plan().calls.get(&verb).cloned().unwrap_or_default()
+    }
+
+    /// How many delays have begun. When one of them ends is settled by then: a virtual clock may be moved.
+    #[must_use]
+    pub fn delayed(&self) -> usize {
+        self.plan().delayed
     }
 
     /// How many tickets or places these calls were about.
@@ -196,8 +226,9 @@ impl Faulty {
     }
 
     fn fault(&self, verb: Verb, tickets: usize) -> Fault {
+        let now = self.inner.info().clock.now();
         let mut plan = self.plan();
-        *plan.calls.entry(verb).or_default() += 1;
+        plan.calls.entry(verb).or_default().push(now);
         *plan.tickets.entry(verb).or_default() += tickets;
         if let Some(fault) = plan.script.get_mut(&verb).and_then(VecDeque::pop_front) {
             return fault;
@@ -219,7 +250,9 @@ impl Faulty {
 
     async fn sleep(&self, duration: Duration) {
         let clock = self.inner.info().clock;
-        clock.sleep_until(clock.now().after(duration)).await;
+        let sleep = clock.sleep_until(clock.now().after(duration));
+        self.plan().delayed += 1;
+        sleep.await;
     }
 
     async fn go<'a, T>(
@@ -335,7 +368,12 @@ impl Store for Faulty {
     }
 
     fn watch<'a>(&'a self, scope: Scope) -> BoxFuture<'a, Result<BoxStream<'static, Hint>>> {
-        Box::pin(self.go(Verb::Watch, 1, move || self.inner.watch(scope.clone())))
+        Box::pin(async move {
+            let hints = self.go(Verb::Watch, 1, move || self.inner.watch(scope.clone())).await?;
+            let (cut, is_cut) = tokio::sync::oneshot::channel();
+            self.plan().watches.push(cut);
+            Ok(hints.take_until(is_cut).boxed())
+        })
     }
 
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
