@@ -190,10 +190,8 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
         if first && Instant::now() >= pace.end {
             (link.send)(Word::Over);
             // The other one gets in, sees that it is over and leaves.
-            if let Word::Got(at) = link.receive.recv()? {
-                if let Some(from) = released_by_me.take() {
-                    record(from, at);
-                }
+            if let (Word::Got(at), Some(from)) = (link.receive.recv()?, released_by_me.take()) {
+                record(from, at);
             }
             runtime.block_on(client.close());
             return Ok(taken);
