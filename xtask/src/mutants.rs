@@ -60,10 +60,10 @@ pub(crate) fn mutants(names: &[String]) -> Result<bool> {
     // Without the bug first, for all of them: a test that is red anyway, or is not there, catches nothing.
     let mut sound: HashMap<Key, Result<()>> = HashMap::new();
     for mutant in &chosen {
-        if !sound.contains_key(&mutant.key()) {
+        sound.entry(mutant.key()).or_insert_with(|| {
             say(&format!("{}: without the bug", mutant.name));
-            sound.insert(mutant.key(), green(mutant, &tree));
-        }
+            green(mutant, &tree)
+        });
     }
     let mut rows = Vec::new();
     let mut all_well = true;
