@@ -336,6 +336,8 @@ mod alarm {
 
 #[cfg(feature = "test-util")]
 pub use virtual_clock::VirtualClock;
+#[cfg(feature = "test-util")]
+pub(crate) use virtual_clock::Worker;
 
 #[cfg(feature = "test-util")]
 mod virtual_clock {
