@@ -1,10 +1,11 @@
-//! `cargo xtask mutants`: proof that the tests bite. Each known bug of [`list`](mod@planted) is planted in a copy of the
+//! `cargo xtask mutants`: proof that the tests bite. Each known bug of [`planted`](mod@planted) is planted in a copy of the
 //! workspace, and the tests named with it must go red there, having been green without it.
 
 mod planted;
 
 use crate::Result;
 use crate::build::{Binary, binaries};
+use crate::report::Suite;
 use crate::run::{self, End, say};
 use crate::table::table;
 use planted::PLANTED;
@@ -133,9 +134,9 @@ fn green(mutant: &Mutant, tree: &Path) -> Result<()> {
     for test in mutant.tests {
         let (mut ran, mut red) = (0, Vec::new());
         for binary in &binaries {
-            let (end, suite) = binary.run(&mut binary.command(Some(test)), LIMIT, |_| {})?;
+            let (end, suite) = run_test(binary, test)?;
             ran += suite.ran();
-            red.extend(complaints(&end, &suite.failures));
+            red.extend(complaints(&end, &suite));
         }
         if !red.is_empty() {
             return Err(format!("red without the bug: {}", red.join(", ")));
@@ -158,14 +159,22 @@ fn planted_in(mutant: &Mutant, tree: &Path) -> Result<Verdict> {
     verdict
 }
 
+/// Runs the tests of one binary that have this in their name.
+fn run_test(binary: &Binary, test: &str) -> Result<(End, Suite)> {
+    // That it fails is all we want to know, not the smallest example.
+    let mut command = binary.command(Some(test));
+    command.env("PROPTEST_MAX_SHRINK_TIME", "2000");
+    binary.run(&mut command, LIMIT, |_| {})
+}
+
 /// Whether each of the named tests fails.
 fn red(mutant: &Mutant, binaries: &[Binary]) -> Result<Verdict> {
     let mut by = Vec::new();
     for test in mutant.tests {
         let mut red = Vec::new();
         for binary in binaries {
-            let (end, suite) = binary.run(&mut binary.command(Some(test)), LIMIT, |_| {})?;
-            red.extend(complaints(&end, &suite.failures));
+            let (end, suite) = run_test(binary, test)?;
+            red.extend(complaints(&end, &suite));
         }
         if red.is_empty() {
             return Ok(Verdict::NotCaught(test));
@@ -177,14 +186,15 @@ fn red(mutant: &Mutant, binaries: &[Binary]) -> Result<Verdict> {
     Ok(Verdict::Caught(by))
 }
 
-/// The names of the tests that failed, or, in brackets, how the binary ended without naming one.
-fn complaints(end: &End, failures: &[String]) -> Vec<String> {
-    match end {
-        End::TimeUp(limit) => vec![format!("(hangs: stopped after {} s)", limit.as_secs())],
-        _ if !failures.is_empty() => failures.to_vec(),
-        End::Badly(how) => vec![format!("(crashes: {how})")],
-        End::Well => Vec::new(),
-    }
+/// The names of the tests that failed, and, in brackets, how the binary ended if it never came to its result.
+fn complaints(end: &End, suite: &Suite) -> Vec<String> {
+    let ending = match end {
+        End::Well => return Vec::new(),
+        End::Badly(_) if !suite.failures.is_empty() => return suite.failures.clone(),
+        End::Badly(how) => format!("(crashes: {how})"),
+        End::TimeUp(limit) => format!("(hangs: stopped after {} s)", limit.as_secs()),
+    };
+    suite.failed_so_far.iter().cloned().chain([ending]).collect()
 }
 
 /// Makes `to` a copy of the files of `from` that are, or could be, committed. Only files that differ are written, so that
@@ -253,10 +263,13 @@ mod tests {
 
     #[test]
     fn a_hang_and_a_crash_are_told_apart_from_a_failing_test() {
-        assert!(complaints(&End::Well, &[]).is_empty());
-        assert_eq!(complaints(&End::Badly("exit status: 101".into()), &["t".into()]), ["t"]);
-        assert_eq!(complaints(&End::Badly("signal: 6".into()), &[]), ["(crashes: signal: 6)"]);
-        assert_eq!(complaints(&End::TimeUp(LIMIT), &[]), ["(hangs: stopped after 180 s)"]);
+        let (green, mut red, mut half) = (Suite::named("x"), Suite::named("x"), Suite::named("x"));
+        red.failures.push("t".into());
+        half.failed_so_far.push("t".into());
+        assert!(complaints(&End::Well, &green).is_empty());
+        assert_eq!(complaints(&End::Badly("exit status: 101".into()), &red), ["t"]);
+        assert_eq!(complaints(&End::Badly("signal: 6".into()), &green), ["(crashes: signal: 6)"]);
+        assert_eq!(complaints(&End::TimeUp(LIMIT), &half), ["t", "(hangs: stopped after 180 s)"]);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) struct Suite {
     pub(crate) results: usize,
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
+    /// The same as it is told test by test: all there is of a binary that never came to its result.
+    pub(crate) failed_so_far: Vec<String>,
 }
 
 impl Suite {
@@ -45,8 +47,10 @@ impl Suite {
             self.seconds += result.seconds;
             self.results += 1;
             self.failures.extend(listed.take().unwrap_or_default());
-        } else if let (Some(listed), Some(name)) = (listed, line.strip_prefix("    ")) {
+        } else if let (Some(listed), Some(name)) = (&mut *listed, line.strip_prefix("    ")) {
             listed.push(name.trim().to_string());
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failed_so_far.push(name.trim().to_string());
         }
     }
 }
@@ -186,6 +190,16 @@ all doctests ran in 0.90s; merged doctests compilation took 0.40s
         assert_eq!((conformance.name.as_str(), conformance.passed), ("conformance: memory", 2));
         assert_eq!((crashed.name.as_str(), crashed.results), ("unit: fencelock src/main.rs", 0));
         assert_eq!((doc.name.as_str(), doc.passed, doc.results, doc.seconds), ("doc: fencelock", 3, 2, 0.75));
+    }
+
+    #[test]
+    fn a_binary_that_never_ends_has_told_what_failed_until_then() {
+        let mut report = Report::of("x");
+        for line in ["running 2 tests", "test a::b    ... FAILED", "test c ... "] {
+            report.read(line);
+        }
+        let suite = report.suites().pop().unwrap();
+        assert_eq!((suite.results, suite.failures.len(), suite.failed_so_far), (0, 0, vec!["a::b".to_string()]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) const PLANTED: &[Mutant] = &[
         package: "fencelock",
         args: &["--lib"],
         cfg: None,
-        tests: &["line::tests"],
+        tests: &["line::tests::weight_within_capacity"],
     },
     Mutant {
         name: "one-mark-fence",
@@ -25,6 +25,6 @@ pub(super) const PLANTED: &[Mutant] = &[
         package: "fencelock",
         args: &["--lib"],
         cfg: None,
-        tests: &["fence::tests"],
+        tests: &["fence::tests::two_marks_over_all_histories"],
     },
 ];
