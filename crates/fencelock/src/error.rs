@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn an_error_says_who_and_where() {
         let holder = Seen {
-            token: 1187,
+            token: Some(1187),
             mode: Mode::Exclusive,
             weight: 1 << 20,
             host: "web-3".into(),
@@ -264,9 +264,9 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
-            entered: Duration::from_secs(50),
+            entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
-            expires_in: Duration::from_secs(12),
+            expires_in: Some(Duration::from_secs(12)),
         };
         let error = Error::new(ErrorKind::TimedOut, "timed out after 5 s")
             .named("nightly")
