@@ -431,6 +431,8 @@ mod virtual_clock {
         /// deadlines, releases. Tasks of the caller's own runtime run when the caller next yields.
         pub fn advance(&self, by: Duration) {
             let target = self.0.now().after(by);
+            // Whoever was told of something just now has to set its timers first.
+            self.settle();
             loop {
                 let step = self.0.timers.first().map_or(target, |first| first.max(self.0.now()).min(target));
                 self.jump_to(step);
