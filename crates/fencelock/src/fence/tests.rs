@@ -321,6 +321,7 @@ fn deeper(world: &World, tickets: Id, known: &mut HashSet<Key>, found: &mut Foun
             Err(Wrong::Refused) => drop(found.refused.get_or_insert_with(|| path.clone())),
         }
         if known.insert(next.key()) {
+            assert!(known.len() < 20_000 && path.len() < 50, "a sound line has fewer worlds: {path:?}");
             deeper(&next, tickets, known, found, path);
         }
         path.pop();

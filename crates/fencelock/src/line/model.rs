@@ -317,6 +317,7 @@ fn deeper(
             panic!("{wrong}\nby the last of {path:#?}\nin {step:#?}");
         }
         if known.insert(next.key()) {
+            assert!(known.len() < 5000 && path.len() < 50, "a sound line has fewer worlds: {path:?}");
             deeper(&next, scope, property, known, seen, path);
         }
         path.pop();
