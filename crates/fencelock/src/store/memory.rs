@@ -5,8 +5,8 @@
 use super::hints::Hints;
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Mode, Note,
-    OwnerId, Place, Presence, Reach, Renew, Renewed, Scope, Seen, Store, TicketId, Upgraded, Waited, Wake, Weights,
-    check_batch, waiting_lease,
+    OwnerId, Place, Presence, Queue, Reach, Renew, Renewed, Scope, Seen, Store, TicketId, Upgraded, Waited, Wake,
+    Weights, check_batch, waiting_lease,
 };
 use crate::clock::{Clock, Moment, Sleep};
 use crate::error::{Error, Result};
@@ -270,7 +270,7 @@ impl Kept {
 fn seen(token: u64, ticket: &line::Ticket<TicketId, Facts>, now: Moment) -> Seen {
     let facts = &ticket.facts;
     Seen {
-        token,
+        token: Some(token),
         mode: facts.mode,
         weight: ticket.weight,
         host: facts.note.host.to_string(),
@@ -278,9 +278,9 @@ fn seen(token: u64, ticket: &line::Ticket<TicketId, Facts>, now: Moment) -> Seen
         identity: facts.note.identity.to_string(),
         owner: facts.owner.to_string(),
         reason: facts.note.reason.as_deref().map(String::from),
-        entered: now.since(facts.entered),
+        entered: Some(now.since(facts.entered)),
         admitted: facts.admitted.map(|at| now.since(at)),
-        expires_in: facts.expiry.since(now),
+        expires_in: Some(facts.expiry.since(now)),
     }
 }
 
@@ -292,13 +292,15 @@ impl Store for MemoryStore {
     fn capability(&self) -> Capability {
         Capability {
             fencing: Fencing::SingleNode,
-            fair: true,
+            queue: Queue::Fifo,
             wake: Wake::Push,
             lifetime: Lifetime::Ticket,
             reach: Reach::Process,
             weights: Weights::Any,
             atomic_batch: 1024,
             settable_token: true,
+            upgrade: true,
+            expel: true,
             shortest_lease: Duration::from_millis(50),
             longest_lease: Duration::from_secs(365 * 86_400),
         }
@@ -482,7 +484,7 @@ impl Store for MemoryStore {
                 news.push((kept.name.clone(), told));
                 let inside = kept.line.iter().take_while(|(_, ticket)| ticket.admitted).count();
                 if let Some((_, head)) = kept.line.iter().next() {
-                    let held = now.since(head.facts.admitted.unwrap_or(head.facts.entered));
+                    let held = Some(now.since(head.facts.admitted.unwrap_or(head.facts.entered)));
                     listed.push(Listed { name: kept.name.clone(), inside, waiting: kept.line.len() - inside, held });
                 }
             }
