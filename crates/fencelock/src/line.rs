@@ -215,4 +215,6 @@ impl<I: Copy + Eq + Hash, T> Line<I, T> {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
