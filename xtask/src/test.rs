@@ -122,7 +122,11 @@ fn judge(step: &str, suites: Vec<Suite>, end: &End, filtered: bool) -> (Vec<Row>
     for suite in suites {
         let conformance = suite.name.starts_with("conformance: ");
         let (status, why) = if suite.results == 0 {
-            (Status::Failed, format!("ended without a result: {}", end.complaint().unwrap_or_default()))
+            let mut why = format!("ended without a result: {}", end.complaint().unwrap_or_default());
+            if !suite.failed_so_far.is_empty() {
+                why += &format!("; failed until then: {}", suite.failed_so_far.join(", "));
+            }
+            (Status::Failed, why)
         } else if suite.failed > 0 {
             (Status::Failed, suite.failures.join(", "))
         } else if suite.ran() == 0 && suite.ignored == 0 && (filtered || !conformance) {
@@ -243,6 +247,9 @@ mod tests {
         assert_eq!(failing(vec![suite("x", 0, 0, 1)], &End::Well), "ran no test");
         let conformance = vec![suite("x", 1, 0, 1), suite("conformance: memory", 0, 0, 1)];
         assert_eq!(failing(conformance, &End::Well), "ran no test");
+        let mut crashed = suite("x", 0, 0, 0);
+        crashed.failed_so_far = vec!["t7".into()];
+        assert!(failing(vec![crashed], &badly()).ends_with("failed until then: t7"));
         let time_up = End::TimeUp(Duration::from_secs(9));
         assert_eq!(failing(vec![suite("x", 0, 0, 0)], &time_up), "ended without a result: still running after 9 s");
     }
