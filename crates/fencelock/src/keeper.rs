@@ -345,9 +345,7 @@ impl Keeper {
     fn plan(self: &Arc<Self>) -> (Vec<BoxFuture<'static, ()>>, Moment) {
         let now = self.clock.now();
         let late = lock(&self.book).take_late(now);
-        for hold in late {
-            self.expire(hold);
-        }
+        late.iter().for_each(|hold| self.expire(hold));
         let mut work = Vec::new();
         let mut book = lock(&self.book);
         work.append(&mut book.tasks);
@@ -375,14 +373,20 @@ impl Keeper {
         (work, wake_at)
     }
 
-    /// A ticket's deadline is past: it is lost, and what may be left of it in the store is taken out.
-    fn expire(self: &Arc<Self>, hold: Arc<Hold>) {
+    /// A ticket's deadline is past: it is lost.
+    fn expire(&self, hold: &Arc<Hold>) {
         if hold.lose_if_late() {
-            self.strike(hold.id());
-            observe::lost(&hold);
-            self.leave(self.leave_of(&hold));
+            self.bury(hold);
         } else {
-            self.keep(&hold);
+            self.keep(hold);
+        }
+    }
+
+    /// A ticket is lost by the clock: what may be left of it in the store is taken out, once, by whoever comes first.
+    pub(crate) fn bury(&self, hold: &Hold) {
+        if self.strike(hold.id()) {
+            observe::lost(hold);
+            self.leave(self.leave_of(hold));
         }
     }
 
@@ -492,7 +496,7 @@ impl Keeper {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    #[cfg(all(test, feature = "test-util"))]
+    #[cfg(all(test, not(fencelock_shuttle), feature = "test-util"))]
     pub(crate) fn kept(&self) -> usize {
         lock(&self.book).entries.len()
     }
