@@ -266,10 +266,10 @@ impl Client {
         self.store.inspect(name).await.expect("inspect")
     }
 
-    /// The numbers of who is inside and who waits.
+    /// The numbers of who is inside and who waits; 0 where the store does not know it before the grant.
     pub async fn numbers(&self, name: &Name) -> (Vec<u64>, Vec<u64>) {
         let line = self.inspect(name).await;
-        let numbers = |list: Vec<fencelock::Seen>| list.into_iter().map(|seen| seen.token).collect();
+        let numbers = |list: Vec<fencelock::Seen>| list.into_iter().map(|seen| seen.token.unwrap_or(0)).collect();
         (numbers(line.inside), numbers(line.waiting))
     }
 

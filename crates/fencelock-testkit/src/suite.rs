@@ -2,7 +2,7 @@
 
 use crate::ctx::Ctx;
 use crate::provider::Provider;
-use fencelock::store::{BoxFuture, Capability, Fencing, Lifetime, Reach, Wake, Weights};
+use fencelock::store::{BoxFuture, Capability, Fencing, Lifetime, Queue, Reach, Wake, Weights};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,8 +15,18 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub enum Need {
     /// Admission in the order of entering.
     Fair,
-    /// Readers and permits.
-    Weights,
+    /// A line that tickets can wait in.
+    Queue,
+    /// Readers beside each other.
+    Readers,
+    /// Permits of a semaphore, several at a time.
+    Permits,
+    /// A semaphore of one.
+    OnePermit,
+    /// [`Store::upgrade`](fencelock::store::Store::upgrade).
+    Upgrade,
+    /// [`Store::expel`](fencelock::store::Store::expel).
+    Expel,
     /// Numbers that grow.
     Fencing,
     /// Waiters are told.
@@ -37,8 +47,13 @@ impl Need {
     /// Why the store cannot be asked for it, if it cannot.
     fn missing(self, capability: &Capability, provider: &Provider) -> Option<&'static str> {
         let (there, why) = match self {
-            Need::Fair => (capability.fair, "not fair"),
-            Need::Weights => (capability.weights == Weights::Any, "no weights"),
+            Need::Fair => (capability.queue == Queue::Fifo, "not fair"),
+            Need::Queue => (capability.queue != Queue::Absent, "no queue"),
+            Need::Readers => (capability.weights != Weights::Whole, "no readers"),
+            Need::Permits => (capability.weights == Weights::Any, "no permits"),
+            Need::OnePermit => (capability.weights != Weights::ReadWrite, "no permits"),
+            Need::Upgrade => (capability.upgrade, "no upgrade"),
+            Need::Expel => (capability.expel, "nobody can be put out"),
             Need::Fencing => (capability.fencing != Fencing::None, "no fencing"),
             Need::Push => (capability.wake == Wake::Push, "no push"),
             Need::Batch => (capability.atomic_batch > 1, "no batches"),
@@ -110,12 +125,12 @@ fn message(panic: Box<dyn std::any::Any + Send>) -> String {
 
 /// The tests of a module: `tests!("group": name, name [Need Need], ...)`.
 macro_rules! tests {
-    ($group:literal: $($name:ident $([$($need:ident)+])?),+ $(,)?) => {
+    ($group:literal: $($name:ident $([$($need:ident)*])?),+ $(,)?) => {
         /// The tests of this module.
         pub(crate) const TESTS: &[crate::suite::Test] = &[$(
             crate::suite::Test::new(
                 concat!($group, "::", stringify!($name)),
-                &[$($(crate::suite::Need::$need),+)?],
+                &[$($(crate::suite::Need::$need),*)?],
                 |ctx| Box::pin($name(ctx)),
             )
         ),+];

@@ -8,7 +8,9 @@ use crate::keeper::{OwnLeave, backoff};
 use crate::locks::Core;
 use crate::name::Name;
 use crate::observe;
-use crate::store::{Enter, Entered, Kind, Line, Note, OwnerId, Place, Renewed, Seen, TicketId, Waited, waiting_lease};
+use crate::store::{
+    Enter, Entered, Kind, Line, Note, OwnerId, Place, Queue, Renewed, Seen, TicketId, Waited, waiting_lease,
+};
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;
@@ -70,17 +72,19 @@ pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Arc<Ho
 }
 
 /// What stood in the way when the time was up: one more round trip, which may fail, on a path that has failed anyway.
-async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Duration, token: u64) -> Error {
+pub(crate) async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Duration, token: u64) -> Error {
     let clock = &core.keeper.clock;
     let limit = pin!(clock.sleep_until(clock.now().after(Duration::from_millis(500))));
     let line = match select(core.keeper.store.inspect(name), limit).await {
         Either::Left((Ok(line), _)) => line,
         _ => Line::default(),
     };
-    let ahead = line.waiting.iter().filter(|seen| seen.token < token).count();
-    let behind = line.waiting.iter().filter(|seen| seen.token > token).count();
-    let position = (token > 0).then_some((ahead + 1, ahead + 1 + behind));
-    let holder = line.inside.into_iter().find(|seen| seen.token != token);
+    let others = |before: bool| {
+        line.waiting.iter().filter_map(|seen| seen.token).filter(move |n| *n != token && (*n < token) == before)
+    };
+    let ahead = others(true).count();
+    let position = (token > 0).then(|| (ahead + 1, ahead + 1 + others(false).count()));
+    let holder = line.inside.into_iter().find(|seen| seen.token != Some(token));
     Error::new(ErrorKind::TimedOut, format!("timed out after {}", spoken(waited)))
         .named(name.shown())
         .held_by(holder)
@@ -89,7 +93,8 @@ async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Duration, token:
 
 async fn get_in(core: &Arc<Core>, request: Request, started: Moment, token: &AtomicU64) -> Result<Arc<Hold>> {
     flush(core, &request.name).await;
-    let hold = if request.unfair && !request.never_waits() {
+    let beside = request.unfair || core.capability.queue == Queue::Absent;
+    let hold = if beside && !request.never_waits() {
         crate::barge::get_in(core, &request).await?
     } else {
         stand_in_line(core, &request, token).await?

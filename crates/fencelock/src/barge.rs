@@ -126,7 +126,7 @@ impl<'a> Beside<'a> {
 
     fn refused(&mut self, holder: Option<Seen>) {
         let mut state = lock(&self.gate.0);
-        state.look_again = holder.map(|holder| holder.expires_in);
+        state.look_again = holder.and_then(|holder| holder.expires_in);
         state.news = true;
         let watcher = state.watcher.take();
         let again = std::mem::take(&mut state.changed);

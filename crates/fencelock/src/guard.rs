@@ -60,7 +60,10 @@ impl Grip {
         self.armed = false;
         let keeper = &self.core.keeper;
         let presence = match self.hold.detach(self.exclusive) {
-            Ending::WasLost => return Ok(Released::AlreadyGone),
+            Ending::WasLost => {
+                keeper.bury(&self.hold);
+                return Ok(Released::AlreadyGone);
+            }
             Ending::Nothing => return Ok(Released::Held),
             Ending::Downgrade => {
                 drop(tell_downgrade(&self.core, &self.hold));
@@ -97,7 +100,8 @@ impl Drop for Grip {
 /// One guard less; what has to be told to the store is told in the background.
 pub(crate) fn let_go(core: &Arc<Core>, hold: &Arc<Hold>, exclusive: bool) {
     match hold.detach(exclusive) {
-        Ending::Nothing | Ending::WasLost => {}
+        Ending::Nothing => {}
+        Ending::WasLost => core.keeper.bury(hold),
         Ending::Downgrade => drop(tell_downgrade(core, hold)),
         Ending::Linger(until) => drop(core.keeper.linger(hold, until)),
         Ending::Leave => {
@@ -281,6 +285,12 @@ guard_type! {
 }
 guard_type! {
     /// Permits of a [`Semaphore`](crate::Semaphore). It has no fencing token: permits do not exclude each other.
+    ///
+    /// ```compile_fail
+    /// fn fence(permit: fencelock::Permit, marks: &mut fencelock::fence::Marks) {
+    ///     marks.accept(&permit.token()).unwrap();
+    /// }
+    /// ```
     Permit
 }
 

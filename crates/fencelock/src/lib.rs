@@ -4,6 +4,7 @@
 //! [`run`](MutexGuard::run) tell when it is lost, and whose [`token`](MutexGuard::token) lets the resource refuse whoever
 //! comes too late. [`store`] is for those who add a store.
 
+pub mod blocking;
 pub mod clock;
 pub mod connect;
 pub mod error;
@@ -40,3 +41,8 @@ pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 pub use store::{Line, Listed, Mode, Seen};
 pub use token::Token;
+
+/// The examples of the README run.
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -13,18 +13,18 @@ tests!("cancelling":
     lock,
     lock_within,
     try_lock,
-    read [Weights],
+    read [Readers],
     write,
-    acquire_many [Weights],
+    acquire_many [Permits],
     lock_as,
     unfair_lock,
     release,
     release_with_min_hold,
-    downgrade [Weights],
-    try_upgrade [Weights],
+    downgrade [Readers],
+    try_upgrade [Readers Upgrade],
     inspect_list_watch_and_close,
     a_waiter_granted_at_that_instant_passes_it_on,
-    a_cancelled_flush_forgets_no_other_release [Weights],
+    a_cancelled_flush_forgets_no_other_release [Readers],
 );
 
 /// Somebody who is in the way.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 tests!("crowds":
     a_thousand_waiters_get_through_in_order [Fair],
-    readers_do_not_starve_a_writer [Weights Fair],
+    readers_do_not_starve_a_writer [Fair Readers],
     ten_thousand_locks_are_renewed_in_few_calls [VirtualTime],
     hundreds_of_locks_are_kept [OwnLease],
     dropped_guards_are_released_in_few_calls,

@@ -10,16 +10,16 @@ use std::time::Duration;
 tests!("owners":
     re_entry_takes_no_call_and_the_same_token,
     the_last_guard_leaves,
-    a_writer_may_read_and_becomes_a_reader [Weights],
-    read_then_write_is_a_deadlock_at_once [Weights],
-    an_upgrade_is_for_all_guards_of_the_owner [Weights],
+    a_writer_may_read_and_becomes_a_reader [Readers],
+    read_then_write_is_a_deadlock_at_once [Readers],
+    an_upgrade_is_for_all_guards_of_the_owner [Readers Upgrade],
     two_owners_exclude_each_other,
     a_second_call_shares_the_place_of_the_first [Fair],
     a_second_call_survives_the_cancellation_of_the_first [Fair],
     a_try_that_finds_the_first_call_waiting_does_not_wait [Fair],
     a_wait_that_finds_a_try_under_way_does_wait,
     calls_from_many_threads_get_one_ticket,
-    a_lost_lock_is_taken_anew,
+    a_lost_lock_is_taken_anew [Expel],
 );
 
 async fn re_entry_takes_no_call_and_the_same_token(ctx: Arc<Ctx>) {

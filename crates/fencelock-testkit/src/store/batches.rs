@@ -9,9 +9,9 @@ use std::sync::Arc;
 tests!("batches":
     a_batch_gets_in_as_one [Batch],
     if_one_finds_no_room_none_is_in_its_line [Batch],
-    if_one_fails_none_is_in_its_line [Batch Weights],
+    if_one_fails_none_is_in_its_line [Batch Permits],
     a_batch_of_the_declared_size [Batch],
-    answers_are_in_the_order_of_the_batch [Batch],
+    answers_are_in_the_order_of_the_batch [Batch Queue],
     the_same_name_twice_is_refused,
     a_batch_that_is_too_large_is_refused,
     many_are_renewed_and_left_in_one_call,

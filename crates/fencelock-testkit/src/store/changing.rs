@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 tests!("change":
-    a_downgrade_keeps_number_and_place_and_lets_readers_in [Weights Fair],
-    weights_never_go_up [Weights],
-    a_waiter_can_be_lowered [Weights Fair],
+    a_downgrade_keeps_number_and_place_and_lets_readers_in [Fair Readers],
+    weights_never_go_up [Permits],
+    a_waiter_can_be_lowered [Fair Permits],
     a_ticket_that_is_gone_cannot_be_changed,
     a_new_note_is_shown,
-    an_upgrade_needs_to_be_alone [Weights],
-    an_upgrade_takes_a_new_id_and_kills_the_old_one [Weights],
-    a_repeated_upgrade_is_the_same_ticket [Weights],
-    an_upgrade_of_a_ticket_that_is_gone [Weights],
-    an_upgrade_inherits_the_expiry [Weights OwnLease],
-    an_upgrade_races_arrivals [Weights],
-    expelling_puts_out_that_one_only,
-    expelling_a_waiter,
-    whoever_was_expelled_cannot_come_back,
+    an_upgrade_needs_to_be_alone [Readers Upgrade Queue],
+    an_upgrade_takes_a_new_id_and_kills_the_old_one [Readers Upgrade],
+    a_repeated_upgrade_is_the_same_ticket [Readers Upgrade Queue],
+    an_upgrade_of_a_ticket_that_is_gone [Readers Upgrade],
+    an_upgrade_inherits_the_expiry [OwnLease Readers Upgrade],
+    an_upgrade_races_arrivals [Readers Upgrade],
+    expelling_puts_out_that_one_only [Expel Queue],
+    expelling_a_waiter [Expel Queue],
+    whoever_was_expelled_cannot_come_back [Expel],
 );
 
 async fn upgrade(client: &Client, ticket: &Enter) -> (Upgraded, Enter) {
@@ -42,7 +42,7 @@ async fn a_downgrade_keeps_number_and_place_and_lets_readers_in(ctx: Arc<Ctx>) {
     assert!(matches!(waited, Waited::Admitted { .. }), "{waited:?}: the reader was not woken");
     assert!(!client.is_inside(&second).await, "a writer came in beside readers");
     let line = client.inspect(&name).await;
-    assert_eq!((line.inside[0].token, line.inside[0].mode, line.inside[0].weight), (token, Mode::Shared, 1));
+    assert_eq!((line.inside[0].token, line.inside[0].mode, line.inside[0].weight), (Some(token), Mode::Shared, 1));
     assert_eq!(line.inside.len(), 2);
     client.leave(&reader).await;
     assert!(!client.is_inside(&second).await, "the downgraded one is still inside");
@@ -104,7 +104,7 @@ async fn a_new_note_is_shown(ctx: Arc<Ctx>) {
     assert_eq!(changed, Presence::There);
     let seen = ctx.client().await.inspect(&name).await.inside.remove(0);
     assert_eq!((seen.reason.as_deref(), seen.weight), (Some("the second half"), WHOLE));
-    assert_eq!(seen.token, token);
+    assert_eq!(seen.token, Some(token));
     client.leave(&ticket).await;
 }
 
@@ -140,7 +140,7 @@ async fn an_upgrade_takes_a_new_id_and_kills_the_old_one(ctx: Arc<Ctx>) {
     assert_eq!(client.leave(&old).await, Presence::Gone);
     assert_eq!(client.wait(&old, Duration::ZERO).await, Waited::Gone);
     let line = client.inspect(&name).await;
-    assert_eq!((line.inside.len(), line.inside[0].token, line.inside[0].mode), (1, larger, Mode::Exclusive));
+    assert_eq!((line.inside.len(), line.inside[0].token, line.inside[0].mode), (1, Some(larger), Mode::Exclusive));
     assert_eq!(client.comes_in(&new).await, larger);
     assert!(matches!(client.renew(&new, ctx.long()).await, Renewed::There { .. }));
     assert_eq!(client.leave(&new).await, Presence::There);
@@ -179,7 +179,8 @@ async fn an_upgrade_inherits_the_expiry(ctx: Arc<Ctx>) {
     client.admitted(&old).await;
     let (answer, _new) = upgrade(&client, &old).await;
     if !matches!(answer, Upgraded::Gone) {
-        let left = client.inspect(&name).await.inside.first().map_or(Duration::ZERO, |seen| seen.expires_in);
+        let line = client.inspect(&name).await;
+        let left = line.inside.first().and_then(|seen| seen.expires_in).unwrap_or_default();
         assert!(left <= ctx.lease(), "{left:?} left of a lease of {:?}", ctx.lease());
     }
     crate::ctx::eventually("it lapses like the ticket that it replaced", || client.is_empty(&name)).await;

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 tests!("enter":
     a_repeated_enter_is_the_same_ticket,
-    a_repeated_enter_of_a_waiter_keeps_its_place,
+    a_repeated_enter_of_a_waiter_keeps_its_place [Queue],
     a_repeated_enter_refreshes_the_expiry [OwnLease],
     a_shorter_enter_or_renew_never_lowers_the_expiry [OwnLease],
     a_renewal_never_brings_back_a_ticket,
-    only_the_own_id_leaves,
+    only_the_own_id_leaves [Queue],
     leaving_twice_is_no_harm,
-    leaving_as_a_waiter,
+    leaving_as_a_waiter [Queue],
     an_id_is_of_one_line_only,
     weights_that_do_not_fit_are_refused,
-    a_mismatch_says_both_numbers [Weights],
-    the_number_is_forgotten_with_the_last_ticket [Weights],
+    a_mismatch_says_both_numbers [Permits],
+    the_number_is_forgotten_with_the_last_ticket [Permits],
     a_cancelled_call_leaves_the_client_usable,
-    calls_from_several_runtimes,
+    calls_from_several_runtimes [Queue],
 );
 
 async fn a_repeated_enter_is_the_same_ticket(ctx: Arc<Ctx>) {

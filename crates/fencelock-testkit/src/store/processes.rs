@@ -242,7 +242,7 @@ pub(crate) fn worker() {
 
 async fn look(locks: &Locks, name: &str) {
     match locks.inspect(name).await.expect("inspect").inside.first() {
-        Some(seen) => println!("inside {}", seen.token),
+        Some(seen) => println!("inside {}", seen.token.unwrap_or(0)),
         None => println!("nobody"),
     }
 }

@@ -9,10 +9,10 @@ tests!("tokens":
     they_grow_over_leaving [Fencing],
     they_grow_over_lapses [Fencing OwnLease],
     they_grow_over_clients [Fencing],
-    they_grow_over_an_upgrade [Fencing Weights],
-    they_grow_over_an_expulsion [Fencing],
+    they_grow_over_an_upgrade [Fencing Readers Upgrade],
+    they_grow_over_an_expulsion [Fencing Expel],
     they_follow_the_order_of_entering [Fencing Fair],
-    they_are_the_same_wherever_they_are_told [Fencing],
+    they_are_the_same_wherever_they_are_told [Fencing Queue],
     at_least_raises_the_next_one [SettableToken],
     at_least_of_a_ticket_that_is_gone_raises_nothing [SettableToken],
 );

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 tests!("wait":
-    a_wait_ends_at_its_time,
-    a_wait_that_starts_after_the_grant,
+    a_wait_ends_at_its_time [Queue],
+    a_wait_that_starts_after_the_grant [Queue],
     a_wait_for_nobody_is_gone,
-    a_wait_ends_when_the_ticket_leaves,
-    a_wait_ends_when_the_ticket_is_expelled,
-    a_waiter_is_told_within_a_second [Push],
-    a_waiter_of_another_client_is_told_within_a_second [Push],
-    a_wait_can_be_given_up_and_begun_again,
-    a_thousand_hand_offs_lose_no_wake_up,
+    a_wait_ends_when_the_ticket_leaves [Queue],
+    a_wait_ends_when_the_ticket_is_expelled [Expel Queue],
+    a_waiter_is_told_within_a_second [Push Queue],
+    a_waiter_of_another_client_is_told_within_a_second [Push Queue],
+    a_wait_can_be_given_up_and_begun_again [Queue],
+    a_thousand_hand_offs_lose_no_wake_up [Queue],
     a_watch_tells_of_others,
     a_watch_of_a_folder,
     a_watch_tells_each_watcher,

@@ -5,7 +5,7 @@ use fencelock::clock::Moment;
 use fencelock::name::Name;
 use fencelock::store::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
-    Presence, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights,
+    Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -139,7 +139,7 @@ impl Store for Lying {
     fn capability(&self) -> Capability {
         let mut claimed = self.inner.capability();
         match self.lie {
-            Lie::Fair => claimed.fair = true,
+            Lie::Fair => claimed.queue = Queue::Fifo,
             Lie::Fencing => claimed.fencing = Fencing::Replicated,
             Lie::Push => claimed.wake = Wake::Push,
             Lie::Weights => claimed.weights = Weights::Any,
