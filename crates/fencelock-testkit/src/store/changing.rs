@@ -2,8 +2,9 @@
 
 use crate::ctx::{Client, Ctx, leased, unqueued};
 use crate::suite::tests;
+use fencelock::ErrorKind;
 use fencelock::line::WHOLE;
-use fencelock::store::{Enter, Mode, Presence, Renewed, TicketId, Upgraded, Waited};
+use fencelock::store::{Enter, Mode, Presence, Queue, Renew, Renewed, TicketId, Upgraded, Waited, Weights};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ tests!("change":
     expelling_puts_out_that_one_only [Expel Queue],
     expelling_a_waiter [Expel Queue],
     whoever_was_expelled_cannot_come_back [Expel],
+    what_is_not_claimed_is_unsupported,
 );
 
 async fn upgrade(client: &Client, ticket: &Enter) -> (Upgraded, Enter) {
@@ -267,4 +269,43 @@ async fn whoever_was_expelled_cannot_come_back(ctx: Arc<Ctx>) {
     assert_eq!(client.renew(&ticket, ctx.long()).await, Renewed::Gone);
     assert_eq!(client.leave(&ticket).await, Presence::Gone);
     assert!(client.is_empty(&name).await);
+}
+
+/// A store that does not claim something says so when it is asked for it, instead of doing something else.
+async fn what_is_not_claimed_is_unsupported(ctx: Arc<Ctx>) {
+    let (client, name) = (ctx.client().await, ctx.name("a"));
+    let capability = client.store.capability();
+    let ticket = ctx.mutex(&name);
+    let token = client.admitted(&ticket).await;
+    if !capability.upgrade {
+        let error = client.store.upgrade(&ticket.place, TicketId::new()).await.expect_err("not claimed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+    if !capability.expel {
+        let error = client.store.expel(&name, token).await.expect_err("not claimed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+    if !capability.settable_token {
+        let renew = Renew { place: ticket.place.clone(), lease: ctx.long(), at_least: Some(token + 1) };
+        let error = client.store.renew(&[renew]).await.expect_err("not claimed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+    let refused = match capability.weights {
+        Weights::Any => Vec::new(),
+        Weights::ReadWrite => vec![ctx.permits(&ctx.name("b"), 1, 3)],
+        Weights::Whole => vec![ctx.permits(&ctx.name("b"), 1, 3), ctx.reader(&ctx.name("b"))],
+    };
+    for other in refused {
+        let error = client.store.enter(&[other]).await.expect_err("not claimed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+    if capability.weights == Weights::Whole {
+        let error = client.store.change(&ticket.place, Some(1), None).await.expect_err("not claimed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+    if capability.queue == Queue::Absent {
+        client.full(&ctx.mutex(&name)).await;
+    }
+    assert!(client.is_inside(&ticket).await, "none of this has touched the ticket");
+    client.leave(&ticket).await;
 }

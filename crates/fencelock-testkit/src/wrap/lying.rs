@@ -17,6 +17,8 @@ use std::time::Duration;
 pub enum Lie {
     /// Fair, although whoever came last gets in first.
     Fair,
+    /// A queue, although whoever finds no room is sent away.
+    Queue,
     /// Fencing, although every number is the same.
     Fencing,
     /// Push, although a waiter only looks every three seconds.
@@ -27,6 +29,10 @@ pub enum Lie {
     Batch,
     /// A settable token, although it is not heeded.
     SettableToken,
+    /// Upgrades, although the ticket stays what it was.
+    Upgrade,
+    /// Putting others out, although nobody goes.
+    Expel,
     /// A shortest lease of 50 ms, although a ticket lives for five seconds at least.
     ShortestLease,
     /// A longest lease of ten years, although none is longer than a minute.
@@ -78,6 +84,7 @@ impl Lying {
         let mut batch = batch.to_vec();
         for ticket in &mut batch {
             ticket.lease = self.lease(ticket.lease);
+            ticket.queue &= self.lie != Lie::Queue;
             if self.lie == Lie::Weights {
                 ticket.weight = ticket.capacity;
             }
@@ -139,7 +146,9 @@ impl Store for Lying {
     fn capability(&self) -> Capability {
         let mut claimed = self.inner.capability();
         match self.lie {
-            Lie::Fair => claimed.queue = Queue::Fifo,
+            Lie::Fair | Lie::Queue => claimed.queue = Queue::Fifo,
+            Lie::Upgrade => claimed.upgrade = true,
+            Lie::Expel => claimed.expel = true,
             Lie::Fencing => claimed.fencing = Fencing::Replicated,
             Lie::Push => claimed.wake = Wake::Push,
             Lie::Weights => claimed.weights = Weights::Any,
@@ -228,6 +237,13 @@ impl Store for Lying {
 
     fn upgrade<'a>(&'a self, place: &'a Place, new: TicketId) -> BoxFuture<'a, Result<Upgraded>> {
         Box::pin(async move {
+            if self.lie == Lie::Upgrade {
+                // It stays what it was, and says otherwise.
+                return Ok(match self.inner.wait(place, Moment::default()).await? {
+                    Waited::Admitted { token } => Upgraded::Admitted { token },
+                    _ => Upgraded::Gone,
+                });
+            }
             Ok(match self.inner.upgrade(place, new).await? {
                 Upgraded::Admitted { token } => Upgraded::Admitted { token: self.number(token) },
                 other => other,
@@ -236,6 +252,9 @@ impl Store for Lying {
     }
 
     fn expel<'a>(&'a self, name: &'a Name, token: u64) -> BoxFuture<'a, Result<Presence>> {
+        if self.lie == Lie::Expel {
+            return Box::pin(std::future::ready(Ok(Presence::There)));
+        }
         self.inner.expel(name, token)
     }
 
