@@ -211,19 +211,23 @@ async fn a_store_that_never_answers_a_try(ctx: Arc<Ctx>) {
         .expect("release");
 }
 
-/// The downgrade's change is late; meanwhile the reader has been upgraded again. It must not lower the new ticket.
+/// A writer's last write guard is dropped, and the change that tells it fails late: meanwhile the reader that was left has been
+/// upgraded. The change is sent again, and must not lower the new ticket.
 async fn a_change_that_comes_late_does_not_lower_an_upgrade(ctx: Arc<Ctx>) {
     let (client, faulty) = ctx.faulty().await;
     let (other, name) = (ctx.client().await, ctx.text("a"));
-    let writer = client.locks.rwlock(&name).write().await.expect("free");
-    // The first change is carried out but not answered: it is sent again, after the upgrade if that does not wait for it.
-    faulty.next(Verb::Change, [Fault::LoseReply, Fault::DelayBefore(Duration::from_millis(50))]);
-    let reader = soon("the downgrade", writer.downgrade()).await.expect("held");
-    let writer = soon("the upgrade", reader.try_upgrade()).await.expect("alone");
-    tokio::time::sleep(Duration::from_millis(150)).await; // time for a late change to do harm
-    assert_eq!(other.locks.rwlock(&name).try_read().await.expect_err("written").kind(), ErrorKind::Held);
+    let (owner, lock) = (client.locks.owner(), client.locks.rwlock(&name));
+    let (write, read) = (lock.write_as(&owner).await.expect("free"), lock.read_as(&owner).await.expect("ours"));
+    // An upgrade waits for a change that is under way, but not for longer than a second.
+    faulty.next(Verb::Change, [Fault::DropAfter(Duration::from_millis(1500))]);
+    drop(write);
+    eventually("it is under way", || std::future::ready(faulty.delayed() == 1)).await;
+    let write = soon("the upgrade", read.try_upgrade()).await.expect("alone");
+    eventually("the change is sent again", || std::future::ready(faulty.calls(Verb::Change) == 2)).await;
+    soon("close", client.locks.close()).await;
     assert_eq!(other.inspect(&ctx.name("a")).await.inside[0].mode, fencelock::Mode::Exclusive);
-    assert_eq!(writer.release().await.expect("release"), Released::Held);
+    assert_eq!(other.locks.rwlock(&name).try_read().await.expect_err("written").kind(), ErrorKind::Held);
+    assert_eq!(write.release().await.expect("release"), Released::Held);
 }
 
 /// Every fifth call fails, is dropped, repeated, or loses its reply; the counter comes out exact and nothing is left.

@@ -48,6 +48,8 @@ pub enum Fault {
     Fail,
     /// Not carried out; `Unavailable`, and nobody knows.
     Drop,
+    /// Not carried out; after this long, on the store's clock, as [`Drop`](Fault::Drop).
+    DropAfter(Duration),
     /// Carried out, but the answer is lost: `Unavailable` with unknown effect.
     LoseReply,
     /// Carried out this much later, on the store's clock.
@@ -265,6 +267,10 @@ impl Faulty {
             Fault::None => call().await,
             Fault::Fail => Err(Error::new(ErrorKind::Unavailable, "the call failed on purpose")),
             Fault::Drop => Err(Error::unknown("the call was dropped on purpose")),
+            Fault::DropAfter(delay) => {
+                self.sleep(delay).await;
+                Err(Error::unknown("the call was dropped on purpose"))
+            }
             Fault::LoseReply => {
                 let _ = call().await;
                 Err(Error::unknown("the reply was lost on purpose"))
