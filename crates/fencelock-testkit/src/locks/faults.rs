@@ -16,6 +16,8 @@ tests!("faults":
     a_lost_reply_on_downgrade [Readers],
     a_lost_reply_on_upgrade [Readers Upgrade],
     a_lost_reply_of_a_try_that_gives_up,
+    an_enter_that_is_never_answered_is_taken_back,
+    an_upgrade_whose_replies_are_all_lost [OwnLease Readers Upgrade],
     a_repeated_call_changes_nothing,
     a_wait_that_fails_is_begun_again [Fair],
     a_cancelled_enter_that_is_carried_out_later_is_taken_back [OwnLease],
@@ -120,6 +122,38 @@ async fn a_lost_reply_of_a_try_that_gives_up(ctx: Arc<Ctx>) {
     faulty.heal();
     eventually("its ticket is taken back", || async { other.is_empty(&ctx.name("a")).await }).await;
     other.locks.mutex(&name).try_lock().await.expect("free").release().await.expect("release");
+}
+
+async fn an_enter_that_is_never_answered_is_taken_back(ctx: Arc<Ctx>) {
+    let (client, faulty) = ctx.faulty().await;
+    let (other, name) = (ctx.client().await, ctx.text("a"));
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        faulty.next(Verb::Enter, [Fault::BlackholeAfter]);
+        let locked = soon("it gives up", client.locks.mutex(&name).lock_within(wait)).await;
+        let error = locked.expect_err("never an answer");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut), "{error}");
+        eventually("its ticket is taken back", || async { other.is_empty(&ctx.name("a")).await }).await;
+        other.locks.mutex(&name).try_lock().await.expect("free").release().await.expect("release");
+    }
+}
+
+/// The upgrade is carried out, but nobody ever hears of it: the reader's ticket is gone, and the writer's is nobody's.
+async fn an_upgrade_whose_replies_are_all_lost(ctx: Arc<Ctx>) {
+    let (client, faulty) = ctx.faulty().await;
+    let (other, name) = (ctx.client().await, ctx.text("a"));
+    let options = Options::new().lease(ctx.lease() * 2);
+    let reader = client.locks.rwlock(&name).read_with(options).await.expect("free");
+    faulty.always(Verb::Upgrade, Fault::LoseReply);
+    let failed = soon("it gives up", reader.try_upgrade()).await.expect_err("never an answer");
+    assert!(matches!(failed.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{failed}");
+    let reader = failed.into_guard();
+    faulty.heal();
+    soon("it is told that its ticket is gone", reader.lost()).await;
+    let next = other.locks.mutex(&name).lock_within(SOON).await.expect("the writer's ticket is taken back");
+    assert_eq!(reader.state(), State::Lost);
+    assert_eq!(next.release().await.expect("release"), Released::Held);
+    soon("close", client.locks.close()).await;
+    assert!(other.is_empty(&ctx.name("a")).await);
 }
 
 async fn a_repeated_call_changes_nothing(ctx: Arc<Ctx>) {
