@@ -107,8 +107,10 @@ async fn act(lock: &RwLock, owner: &Owner, room: &Room, mut rng: fastrand::Rng, 
         tokio::task::yield_now().await;
         assert_eq!(room.0.load(Ordering::SeqCst), -1);
         if rng.bool() {
-            let inside = inside.soften();
+            // Cancelled in there, the guard would go before its holder does.
+            drop(inside);
             let Ok(guard) = guard.downgrade().await else { panic!("nobody has taken it away") };
+            let inside = room.enter(false);
             tokio::task::yield_now().await;
             drop(inside);
             let _ = guard.release().await;
