@@ -164,7 +164,10 @@ pub fn be_a_worker_if_asked() {
 /// with the reason.
 pub fn main(provider: Provider) {
     be_a_worker_if_asked();
-    let arguments = libtest_mimic::Arguments::from_args();
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    // Tests wait for most of their time: twice as many as the machine has cores do not get in each other's way.
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    arguments.test_threads = arguments.test_threads.or(Some(2 * cores));
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the system can make one more runtime");

@@ -1,5 +1,4 @@
-//! A store whose calls go wrong by plan: replies are lost, calls are delayed, repeated, held back or never answered. It also
-//! counts the calls. Clones share plan and counts.
+//! A store whose calls go wrong by plan, for tests of what the library makes of it.
 
 use fencelock::clock::Moment;
 use fencelock::name::Name;
@@ -141,7 +140,8 @@ struct Plan {
     watches: Vec<tokio::sync::oneshot::Sender<()>>,
 }
 
-/// A store whose calls go wrong by plan: see the [module](self).
+/// A store whose calls go wrong by plan: replies are lost, calls are delayed, repeated, held back or never answered. It also
+/// counts the calls. Clones share plan and counts.
 #[derive(Clone)]
 pub struct Faulty {
     inner: Arc<dyn Store>,
