@@ -554,7 +554,7 @@ impl Book {
         }
         let entries = &self.entries;
         self.rounds.retain(|lease, round| {
-            if round.next > now.after(*lease / 20) {
+            if round.next > now {
                 return true;
             }
             round.next = now.after(period(*lease));
