@@ -4,7 +4,7 @@
 use crate::clock::Moment;
 use crate::error::{Effect, Error, ErrorKind, Result, spoken};
 use crate::hold::{Hold, Terms};
-use crate::keeper::{OwnLeave, backoff};
+use crate::keeper::backoff;
 use crate::locks::Core;
 use crate::name::Name;
 use crate::observe;
@@ -108,7 +108,7 @@ pub(crate) async fn flush(core: &Arc<Core>, name: &Name) {
     let keeper = &core.keeper;
     for leave in keeper.take_pending(name.key()) {
         // If it fails, the keeper tries again; the enter that follows will tell what is wrong.
-        let _ = OwnLeave::new(keeper, leave).send().await;
+        let _ = leave.send().await;
     }
     let limit = pin!(keeper.clock.sleep_until(keeper.clock.now().after(Duration::from_secs(1))));
     select(pin!(keeper.landed(name.key())), limit).await;

@@ -206,8 +206,9 @@ impl Keeper {
         self.due_at(book, at);
     }
 
-    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself.
-    pub(crate) fn take_pending(&self, key: &str) -> Vec<Leave> {
+    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself. They are under
+    /// way from now on: others who flush, or close, wait for them.
+    pub(crate) fn take_pending(self: &Arc<Self>, key: &str) -> Vec<OwnLeave> {
         let mut book = lock(&self.book);
         if !book.leaves.iter().any(|leave| leave.place.name.key() == key) {
             return Vec::new();
@@ -215,7 +216,14 @@ impl Keeper {
         let (mine, others): (VecDeque<_>, VecDeque<_>) =
             book.leaves.drain(..).partition(|leave| leave.place.name.key() == key);
         book.leaves = others;
-        mine.into()
+        let own = |leave: Leave| {
+            let name = leave.place.name.shared_key();
+            *book.flying.entry(name.clone()).or_default() += 1;
+            book.running += 1;
+            let flight = Flight { keeper: self.clone(), names: vec![name] };
+            OwnLeave { keeper: self.clone(), leave: Some(leave), flight: Some(flight) }
+        };
+        mine.into_iter().map(own).collect()
     }
 
     /// Ready when no release or change of this name is under way.
@@ -610,11 +618,13 @@ impl Drop for Flight {
 pub(crate) struct OwnLeave {
     keeper: Arc<Keeper>,
     leave: Option<Leave>,
+    /// Counted as under way, for a dropped guard's release.
+    flight: Option<Flight>,
 }
 
 impl OwnLeave {
     pub(crate) fn new(keeper: &Arc<Keeper>, leave: Leave) -> OwnLeave {
-        OwnLeave { keeper: keeper.clone(), leave: Some(leave) }
+        OwnLeave { keeper: keeper.clone(), leave: Some(leave), flight: None }
     }
 
     /// One round trip.
@@ -633,6 +643,7 @@ impl Drop for OwnLeave {
         if let Some(leave) = self.leave.take() {
             self.keeper.leave(leave);
         }
+        self.flight = None; // only now: in between it would be neither pending nor under way
     }
 }
 

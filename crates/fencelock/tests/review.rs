@@ -200,3 +200,40 @@ async fn a_failed_renewal_is_retried_at_a_pace() {
     script.next("renew", 0, Act::Refuse);
     drop(guard);
 }
+
+#[tokio::test]
+async fn a_cancelled_flush_loses_no_release() {
+    let (_clock, script, locks) = stage();
+    let lock = locks.rwlock("a");
+    let (one, two) = (lock.read().await.unwrap(), lock.read().await.unwrap());
+    // Whoever takes the two releases, the keeper or the next caller, does not get far.
+    let told = Arc::new(Notify::new());
+    script.next("leave", usize::MAX, Act::CarryOutLater(told.clone()));
+    drop((one, two));
+    {
+        let mut next = std::pin::pin!(lock.write());
+        assert!(futures_util::poll!(next.as_mut()).is_pending());
+    }
+    script.next("leave", 0, Act::Hang);
+    told.notify_waiters();
+    told.notify_one();
+    soon("close", locks.close()).await;
+    assert!(locks.list("").await.unwrap().is_empty(), "a dropped guard's ticket is still there");
+}
+
+#[tokio::test]
+async fn close_waits_for_a_release_that_another_caller_has_taken_over() {
+    let (_clock, script, locks) = stage();
+    let lock = locks.rwlock("a");
+    let told = Arc::new(Notify::new());
+    let read = lock.read().await.unwrap();
+    script.next("leave", 1, Act::CarryOutLater(told.clone()));
+    drop(read);
+    let mut next = Box::pin(lock.write());
+    assert!(futures_util::poll!(next.as_mut()).is_pending());
+    let mut close = Box::pin(locks.close());
+    assert!(futures_util::poll!(close.as_mut()).is_pending(), "the release was not confirmed yet");
+    told.notify_one();
+    drop(next);
+    soon("close", close).await;
+}
