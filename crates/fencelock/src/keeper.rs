@@ -150,7 +150,9 @@ impl Keeper {
             lease: hold.terms.lease,
             unanswered,
             give_up: match self.lifetime {
-                Lifetime::Ticket => hold.deadline().after(crate::hold::margin(hold.terms.lease)).max(unanswered),
+                // One lease from now: the deadline says less, since max_hold cuts it short and a renewal without an answer
+                // may have been carried out.
+                Lifetime::Ticket => self.clock.now().after(hold.terms.lease).max(unanswered),
                 Lifetime::Session | Lifetime::Connection => Moment::FAR,
             },
             tries: 0,
@@ -446,6 +448,8 @@ impl Keeper {
     async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>, _flight: Flight) {
         for leave in &mut batch {
             if let Some(hold) = leave.lingering.take() {
+                // It was renewed until now.
+                leave.give_up = leave.give_up.max(self.clock.now().after(leave.lease));
                 hold.start_leaving();
                 self.strike(leave.place.id);
             }

@@ -222,6 +222,27 @@ async fn a_cancelled_flush_loses_no_release() {
 }
 
 #[tokio::test]
+async fn a_release_after_min_hold_is_tried_again() {
+    let (clock, script, locks) = stage();
+    let guard = locks.mutex("a").lock_with(Options::new().min_hold(60 * SECOND)).await.unwrap();
+    script.next("leave", 1, Act::Refuse);
+    drop(guard);
+    clock.advance(61 * SECOND);
+    assert_eq!(script.calls("leave"), 2, "tried once more after the failure");
+    assert!(locks.list("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_release_is_tried_for_as_long_as_the_ticket_may_live() {
+    let (clock, script, locks) = stage();
+    let guard = locks.mutex("a").lock_with(Options::new().max_hold(5 * SECOND)).await.unwrap();
+    script.next("leave", 10, Act::Refuse);
+    clock.advance(20 * SECOND);
+    assert_eq!(guard.state(), State::Lost);
+    assert!(locks.list("").await.unwrap().is_empty(), "blocked until the end of the lease");
+}
+
+#[tokio::test]
 async fn close_waits_for_a_release_that_another_caller_has_taken_over() {
     let (_clock, script, locks) = stage();
     let lock = locks.rwlock("a");
