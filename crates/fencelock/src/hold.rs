@@ -371,6 +371,10 @@ impl Hold {
         }
     }
 
+    pub(crate) fn is_lingering(&self) -> bool {
+        lock(&self.inner).phase == Phase::Lingering
+    }
+
     /// From now on it is being left; says whether it was still ours to leave.
     pub(crate) fn start_leaving(&self) -> bool {
         let mut inner = lock(&self.inner);

@@ -389,6 +389,9 @@ impl Keeper {
     fn expire(self: &Arc<Self>, hold: Arc<Hold>) {
         if hold.lose_if_late() {
             self.strike(hold.id());
+            if hold.is_lingering() {
+                return; // nobody's loss, and its leave has its time
+            }
             observe::lost(&hold);
             self.leave(self.leave_of(&hold));
         } else {

@@ -243,6 +243,27 @@ async fn a_release_is_tried_for_as_long_as_the_ticket_may_live() {
 }
 
 #[tokio::test]
+async fn min_hold_may_be_as_long_as_max_hold() {
+    let (clock, _script, locks) = stage();
+    let options = Options::new().min_hold(10 * SECOND).max_hold(10 * SECOND);
+    let guard = locks.mutex("a").lock_with(options).await.unwrap();
+    let release = tokio::spawn(guard.release());
+    tokio::task::yield_now().await;
+    clock.advance(11 * SECOND);
+    assert_eq!(soon("release", release).await.unwrap().unwrap(), Released::Held, "released in time");
+}
+
+#[tokio::test]
+async fn min_hold_may_be_as_long_as_the_fixed_lease() {
+    let (clock, _script, locks) = stage();
+    let options = Options::new().min_hold(10 * SECOND).fixed_lease(10 * SECOND);
+    let Ok(guard) = locks.mutex("a").lock_with(options).await else { return };
+    drop(guard);
+    clock.advance(Duration::from_millis(9_900));
+    assert!(locks.mutex("a").try_lock().await.is_err(), "left before min_hold was over");
+}
+
+#[tokio::test]
 async fn close_waits_for_a_release_that_another_caller_has_taken_over() {
     let (_clock, script, locks) = stage();
     let lock = locks.rwlock("a");
