@@ -243,6 +243,15 @@ async fn a_release_is_tried_for_as_long_as_the_ticket_may_live() {
 }
 
 #[tokio::test]
+async fn max_hold_binds_a_fixed_lease_too() {
+    let (clock, _script, locks) = stage();
+    let options = Options::new().fixed_lease(60 * SECOND).max_hold(10 * SECOND);
+    let Ok(guard) = locks.mutex("a").lock_with(options).await else { return };
+    clock.advance(11 * SECOND);
+    assert_eq!(guard.state(), State::Lost);
+}
+
+#[tokio::test]
 async fn min_hold_may_be_as_long_as_max_hold() {
     let (clock, _script, locks) = stage();
     let options = Options::new().min_hold(10 * SECOND).max_hold(10 * SECOND);
