@@ -222,6 +222,19 @@ async fn a_cancelled_flush_loses_no_release() {
 }
 
 #[tokio::test]
+async fn an_owner_holds_per_store() {
+    let (a, b) = (Locks::with_store(MemoryStore::new()), Locks::with_store(MemoryStore::new()));
+    let owner = a.owner();
+    let first = a.mutex("x").lock_as(&owner).await.unwrap();
+    let second = b.mutex("x").lock_as(&owner).await;
+    if let Ok(second) = second {
+        assert_eq!(b.inspect("x").await.unwrap().inside.len(), 1, "the second store was never asked");
+        drop(second);
+    }
+    drop(first);
+}
+
+#[tokio::test]
 async fn a_release_after_min_hold_is_tried_again() {
     let (clock, script, locks) = stage();
     let guard = locks.mutex("a").lock_with(Options::new().min_hold(60 * SECOND)).await.unwrap();
