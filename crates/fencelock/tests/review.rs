@@ -265,6 +265,12 @@ async fn max_hold_binds_a_fixed_lease_too() {
 }
 
 #[tokio::test]
+async fn connecting_without_async_inside_a_runtime_says_so() {
+    let refused = fencelock::blocking::Locks::connect("memory:").map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
 async fn min_hold_may_be_as_long_as_max_hold() {
     let (clock, _script, locks) = stage();
     let options = Options::new().min_hold(10 * SECOND).max_hold(10 * SECOND);
