@@ -51,6 +51,13 @@ pub(super) async fn play(part: &str, file: &Path, argument: &str) {
             leave(&store, &place).await;
             listen();
         }
+        "fill" => {
+            let store = SqliteStore::open(file).unwrap();
+            let (inside, error) = faults::fill(&store).await;
+            say(inside.len());
+            say(format!("{:?} {error}", error.kind()));
+            listen();
+        }
         other => panic!("no such part: {other}"),
     }
 }

@@ -132,6 +132,8 @@ impl Attendant {
             Error::new(ErrorKind::Unavailable, "the system cannot start one more thread").caused_by(error)
         };
         let new = Arc::new(Bell::new().map_err(cannot)?);
+        // What it was started for is there already.
+        new.ring();
         let (client, theirs) = (client.clone(), new.clone());
         std::thread::Builder::new()
             .name("fencelock-sqlite".into())
@@ -175,7 +177,6 @@ impl Shift {
     }
 
     fn attend(mut self) {
-        // An act of the thread that started us has its own ring.
         while !self.client.attendant.closed.load(SeqCst) {
             let at_most = self.how_long();
             self.bell.wait(&self.client.post, at_most);
