@@ -331,7 +331,11 @@ impl Store for SqliteStore {
             let client = &self.client;
             self.open_socket();
             // From here on whoever stops watching the same leaves our row alone.
-            *client.mine().watched.entry(scope.clone()).or_default() += 1;
+            {
+                let mut mine = client.mine();
+                *mine.watched.entry(scope.clone()).or_default() += 1;
+                mine.has_watched = true;
+            }
             let watching = Watching { hints: client.hints.subscribe(scope.clone()), client: client.clone(), scope };
             let scope = &watching.scope;
             let again = || {

@@ -47,6 +47,8 @@ pub(super) struct Mine {
     pub(super) host: Option<Host>,
     /// What is watched, and by how many streams.
     pub(super) watched: HashMap<Scope, usize>,
+    /// Whether rows for that may be in the file.
+    pub(super) has_watched: bool,
 }
 
 /// What this client knows of a ticket.
@@ -429,10 +431,15 @@ impl Client {
     /// Many processes that live for a moment must not let the log grow without end. Most of the time this is one look at its
     /// size.
     fn last_words(&self, conn: &Connection) {
-        if !self.mine().watched.is_empty() {
-            let mut news = News::default();
+        if self.mine().has_watched {
             let mut forget = |txn: &mut Txn<'_>| verbs::unwatch(txn, &self.me, None);
-            let _ = self.attempt(conn, false, &mut forget, &mut news);
+            // If others are at the file all the time, the next one with news for us will do it.
+            for _ in 0..20 {
+                if !matches!(self.attempt(conn, false, &mut forget, &mut News::default()), Tried::Busy) {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
         }
         if self.file.log_size() > super::LONG_LOG {
             let _ = super::thread::checkpoint(conn, "TRUNCATE");
