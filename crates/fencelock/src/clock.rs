@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+#[cfg(feature = "test-util")]
+use std::sync::Arc;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -336,6 +338,8 @@ mod alarm {
 
 #[cfg(feature = "test-util")]
 pub use virtual_clock::VirtualClock;
+#[cfg(feature = "test-util")]
+pub(crate) use virtual_clock::Worker;
 
 #[cfg(feature = "test-util")]
 mod virtual_clock {
@@ -427,6 +431,8 @@ mod virtual_clock {
         /// deadlines, releases. Tasks of the caller's own runtime run when the caller next yields.
         pub fn advance(&self, by: Duration) {
             let target = self.0.now().after(by);
+            // Whoever was told of something just now has to set its timers first.
+            self.settle();
             loop {
                 let step = self.0.timers.first().map_or(target, |first| first.max(self.0.now()).min(target));
                 self.jump_to(step);
@@ -452,6 +458,12 @@ mod virtual_clock {
                 workers.iter().filter_map(Weak::upgrade).collect()
             };
             workers.iter().for_each(|worker| worker.settle());
+        }
+
+        #[cfg(all(test, not(fencelock_shuttle)))]
+        pub(crate) fn has_timer_beyond(&self, after: Duration) -> bool {
+            let latest = self.0.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
+            latest.due.last_key_value().is_some_and(|((moment, _), _)| *moment > self.0.now().after(after))
         }
 
         fn jump_to(&self, moment: Moment) {

@@ -19,7 +19,7 @@
 
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
-    Presence, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
+    Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
 };
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
@@ -178,13 +178,15 @@ impl Store for SqliteStore {
     fn capability(&self) -> Capability {
         Capability {
             fencing: Fencing::SingleNode,
-            fair: true,
+            queue: Queue::Fifo,
             wake: if cfg!(target_os = "linux") { Wake::Push } else { Wake::Poll },
             lifetime: Lifetime::Ticket,
             reach: Reach::Host,
             weights: Weights::Any,
             atomic_batch: 64,
             settable_token: true,
+            upgrade: true,
+            expel: true,
             shortest_lease: Duration::from_millis(100),
             longest_lease: Duration::from_secs(365 * 86_400),
         }
@@ -386,7 +388,7 @@ fn list(conn: &Connection, now: i64, prefix: &str, after: Option<&str>, limit: u
     };
     while let Some(key) = next.filter(|key| key.starts_with(prefix) && listed.len() < limit) {
         if let Some((name, line)) = book::read_line(conn, &key, now)? {
-            let held = line.inside.first().map_or(Duration::ZERO, |head| head.admitted.unwrap_or(head.entered));
+            let held = line.inside.first().and_then(|head| head.admitted.or(head.entered));
             listed.push(Listed { name, inside: line.inside.len(), waiting: line.waiting.len(), held });
         }
         next = book::next_line(conn, &key, false)?;

@@ -476,7 +476,7 @@ pub(super) fn mode_number(mode: Mode) -> i64 {
 fn read_seen(row: &Row<'_>, now: i64) -> rusqlite::Result<(TicketId, bool, Seen)> {
     let since = |at: i64| Duration::from_nanos(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
     let seen = Seen {
-        token: row.get::<_, i64>(0)?.unsigned_abs(),
+        token: Some(row.get::<_, i64>(0)?.unsigned_abs()),
         mode: match row.get::<_, i64>(6)? {
             0 => Mode::Exclusive,
             1 => Mode::Shared,
@@ -488,9 +488,9 @@ fn read_seen(row: &Row<'_>, now: i64) -> rusqlite::Result<(TicketId, bool, Seen)
         identity: row.get(10)?,
         owner: OwnerId::from_bytes(row.get(7)?).to_string(),
         reason: row.get(11)?,
-        entered: since(row.get(4)?),
+        entered: Some(since(row.get(4)?)),
         admitted: row.get::<_, Option<i64>>(5)?.map(since),
-        expires_in: Duration::from_nanos(u64::try_from(row.get::<_, i64>(3)?.saturating_sub(now)).unwrap_or(0)),
+        expires_in: Some(Duration::from_nanos(u64::try_from(row.get::<_, i64>(3)?.saturating_sub(now)).unwrap_or(0))),
     };
     Ok((TicketId::from_bytes(row.get(12)?), row.get::<_, Option<i64>>(2)?.is_some(), seen))
 }

@@ -1,0 +1,135 @@
+//! Store URLs: what `Locks::connect` and the program's `--store` take. Passwords never come back out of here in a message.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::printable;
+use crate::store::Store;
+use std::sync::Arc;
+
+/// One kind of store: how its URL begins, what it is, and the feature that brings it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheme {
+    /// What stands before the colon.
+    pub scheme: &'static str,
+    /// The whole form.
+    pub form: &'static str,
+    /// What it is good for.
+    pub about: &'static str,
+    /// The feature of this crate that brings it.
+    pub feature: &'static str,
+    /// Whether this build has it.
+    pub built_in: bool,
+    /// Its own options, besides [`COMMON_OPTIONS`].
+    pub options: &'static [&'static str],
+}
+
+/// Options that every URL takes in its query.
+pub const COMMON_OPTIONS: &[&str] = &["namespace", "label"];
+
+/// Every store URL that this version knows.
+pub const SCHEMES: &[Scheme] = &[
+    Scheme {
+        scheme: "memory",
+        form: "memory:[NAME]",
+        about: "the tasks and threads of this process",
+        feature: "memory",
+        built_in: cfg!(feature = "memory"),
+        options: &[],
+    },
+    Scheme {
+        scheme: "sqlite",
+        form: "sqlite:PATH",
+        about: "the processes of one host, in a file",
+        feature: "sqlite",
+        built_in: cfg!(feature = "sqlite"),
+        options: &[],
+    },
+];
+
+/// A URL, taken apart.
+#[derive(Debug)]
+pub(crate) struct Target {
+    scheme: &'static Scheme,
+    rest: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) label: Option<String>,
+}
+
+pub(crate) fn parse(url: &str) -> Result<Target> {
+    let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
+    let known = || SCHEMES.iter().map(|scheme| scheme.form).collect::<Vec<_>>().join(", ");
+    let Some((name, rest)) = url.split_once(':') else {
+        return Err(invalid(format!("a store is named by a URL ({})", known())));
+    };
+    let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.scheme == name) else {
+        let name: String = printable(name).chars().take(30).collect();
+        return Err(invalid(format!("no store is called {name:?}; known are {}", known())));
+    };
+    if !scheme.built_in {
+        let message = format!("this build has no {name} store: build with the feature \"{}\"", scheme.feature);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut target = Target { scheme, rest: rest.to_string(), namespace: None, label: None };
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let value = percent_encoding::percent_decode_str(value)
+            .decode_utf8()
+            .map_err(|_| invalid(format!("the value of the option {:?} is not UTF-8", printable(key))))?;
+        match key {
+            "namespace" => target.namespace = Some(value.into_owned()),
+            "label" => target.label = Some(value.into_owned()),
+            _ => {
+                let all: Vec<&str> = COMMON_OPTIONS.iter().chain(scheme.options).copied().collect();
+                let message = format!("{name} knows no option {:?}; known are {}", printable(key), all.join(", "));
+                return Err(invalid(message));
+            }
+        }
+    }
+    Ok(target)
+}
+
+impl Target {
+    /// Opens the store.
+    pub(crate) async fn open(&self, label: Option<&str>) -> Result<Arc<dyn Store>> {
+        match self.scheme.scheme {
+            #[cfg(feature = "memory")]
+            "memory" => {
+                let store = crate::store::memory::MemoryStore::shared(&self.rest);
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            other => {
+                let _ = (label, &self.rest);
+                Err(Error::new(ErrorKind::Unsupported, format!("this build has no {other} store")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_urls_are_told_with_the_cure() {
+        for (url, kind, part) in [
+            ("", ErrorKind::InvalidInput, "memory:[NAME]"),
+            ("locks.db", ErrorKind::InvalidInput, "sqlite:PATH"),
+            ("mongodb://x", ErrorKind::InvalidInput, "no store is called \"mongodb\""),
+            ("memory:?colour=red", ErrorKind::InvalidInput, "known are namespace, label"),
+            ("memory:?namespace=%ff", ErrorKind::InvalidInput, "not UTF-8"),
+        ] {
+            let error = parse(url).unwrap_err();
+            assert_eq!(error.kind(), kind, "{url}");
+            assert!(error.to_string().contains(part), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_never_shows() {
+        let error = parse("mongodb://user:hunter2@host").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,694 @@
+//! The keeper: one library thread per `Locks` that renews what we hold and wait for, fires deadlines, sends the releases of
+//! dropped guards, and cleans up after what was given up half-way. A blocked or ended runtime of the caller therefore neither
+//! loses a lock in silence nor leaks one.
+//!
+//! The callers' own enters and leaves do not pass through here (a hop between threads costs a third of the speed); they only
+//! enter and strike out tickets in the **book**, which wakes nobody as long as nothing is due earlier than before.
+//!
+//! - **Renewal** goes by rounds, one for each lease in use: every third of the lease (less a little, at random) all tickets of
+//!   that lease are renewed in batches. The ticket's own record decides what the answer means ([`crate::hold`]).
+//! - A **leave** is sent once, and again until it is confirmed or the lease must have ended. A place that was given up while
+//!   an enter of it was unanswered is an **orphan**: "not there" proves nothing then, so it is left again and again until that
+//!   enter can have no effect any more.
+
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+use crate::hold::{Hold, State};
+use crate::observe;
+use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
+use crate::sync::{Mutex, lock};
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The most tickets that one call to the store is asked to renew or leave.
+const BATCH: usize = 500;
+
+pub(crate) struct Keeper {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    lifetime: Lifetime,
+    book: Mutex<Book>,
+    bell: Bell,
+    signals: StdMutex<Signals>,
+    signalled: Condvar,
+}
+
+#[derive(Default)]
+struct Signals {
+    /// How often somebody has asked for what is due to be done, and up to which of these it has been.
+    wanted: u64,
+    settled: u64,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Book {
+    entries: HashMap<TicketId, Entry>,
+    rounds: BTreeMap<Duration, Round>,
+    /// When to look whether a ticket is late. Renewals move the real deadline without touching this: whoever looks too early
+    /// looks again.
+    deadlines: BTreeSet<(Moment, TicketId)>,
+    /// To be sent at once.
+    leaves: VecDeque<Leave>,
+    /// To be sent later: `min_hold`, orphans, what failed.
+    later: BTreeMap<(Moment, u64), Leave>,
+    /// Releases and changes under way, by name.
+    flying: HashMap<Arc<str>, usize>,
+    tasks: Vec<BoxFuture<'static, ()>>,
+    running: usize,
+    doubts: Vec<TicketId>,
+    doubt_all: bool,
+    /// Who waits until releases have been sent.
+    waiters: Vec<Waker>,
+    wake_at: Moment,
+    sequence: u64,
+    closing: bool,
+}
+
+struct Entry {
+    hold: Arc<Hold>,
+    looked_at: Moment,
+    class: Option<Duration>,
+}
+
+struct Round {
+    next: Moment,
+    ids: HashSet<TicketId>,
+}
+
+/// A place to be left.
+pub(crate) struct Leave {
+    pub(crate) place: Place,
+    lease: Duration,
+    /// An enter of this place may still have an effect until then.
+    unanswered: Moment,
+    /// The ticket cannot be there any more from then on.
+    give_up: Moment,
+    tries: u32,
+    /// It was confirmed at least once; what is left is to see to an orphan.
+    confirmed: bool,
+    /// A guard's end that waits for `min_hold`: its ticket is renewed until then.
+    lingering: Option<Arc<Hold>>,
+    done: Option<oneshot::Sender<Presence>>,
+}
+
+impl Keeper {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Keeper> {
+        let clock = store.info().clock;
+        let lifetime = store.capability().lifetime;
+        Arc::new(Keeper {
+            store,
+            clock,
+            lifetime,
+            book: Mutex::new(Book { wake_at: Moment::FAR, ..Book::default() }),
+            bell: Bell::default(),
+            signals: StdMutex::default(),
+            signalled: Condvar::new(),
+        })
+    }
+
+    // What the callers do.
+
+    /// From now on this ticket is renewed and its deadline watched. Only after its enter was answered: a renewal that
+    /// overtakes the enter would be told that there is no such ticket.
+    pub(crate) fn keep(&self, hold: &Arc<Hold>) {
+        let now = self.clock.now();
+        let (id, class, deadline) = (hold.id(), hold.class(), hold.deadline());
+        let mut book = lock(&self.book);
+        book.strike(id);
+        book.entries.insert(id, Entry { hold: hold.clone(), looked_at: deadline, class });
+        book.deadlines.insert((deadline, id));
+        let mut first = deadline;
+        if let Some(lease) = class {
+            let round = book
+                .rounds
+                .entry(lease)
+                .or_insert_with(|| Round { next: now.after(period(lease)), ids: HashSet::new() });
+            round.ids.insert(id);
+            first = first.min(round.next);
+        }
+        self.due_at(book, first);
+    }
+
+    /// It is no longer renewed: it is being left, or lost. Says whether it was.
+    pub(crate) fn strike(&self, id: TicketId) -> bool {
+        lock(&self.book).strike(id)
+    }
+
+    /// The leave of a ticket that was ours.
+    pub(crate) fn leave_of(&self, hold: &Hold) -> Leave {
+        let unanswered = hold.unanswered();
+        Leave {
+            place: hold.place(),
+            lease: hold.terms.lease,
+            unanswered,
+            give_up: match self.lifetime {
+                Lifetime::Ticket => hold.deadline().after(crate::hold::margin(hold.terms.lease)).max(unanswered),
+                Lifetime::Session | Lifetime::Connection => Moment::FAR,
+            },
+            tries: 0,
+            confirmed: false,
+            lingering: None,
+            done: None,
+        }
+    }
+
+    /// Until when an enter that was sent at `sent` and never answered may have an effect, as far as anybody can say.
+    pub(crate) fn unanswered_until(&self, sent: Moment, lease: Duration) -> Moment {
+        match self.lifetime {
+            Lifetime::Ticket => sent.after(lease),
+            Lifetime::Session | Lifetime::Connection => Moment::FAR,
+        }
+    }
+
+    /// Sends a leave in the background.
+    pub(crate) fn leave(&self, leave: Leave) {
+        self.strike(leave.place.id);
+        let mut book = lock(&self.book);
+        book.leaves.push_back(leave);
+        self.due_at(book, Moment::default());
+    }
+
+    /// Leaves at `until`; the ticket is renewed until then.
+    pub(crate) fn linger(&self, hold: &Arc<Hold>, until: Moment) -> oneshot::Receiver<Presence> {
+        let (done, receiver) = oneshot::channel();
+        let leave = Leave { lingering: Some(hold.clone()), done: Some(done), ..self.leave_of(hold) };
+        let mut book = lock(&self.book);
+        let at = (until, book.next_sequence());
+        book.later.insert(at, leave);
+        self.due_at(book, until);
+        receiver
+    }
+
+    /// A leave was confirmed. If an enter of it may still be under way, it stays on the list.
+    pub(crate) fn left(&self, mut leave: Leave) {
+        leave.confirmed = true;
+        let now = self.clock.now();
+        if now < leave.unanswered {
+            leave.tries = 0;
+            let pause = (leave.lease / 10).max(Duration::from_millis(10));
+            let at = now.after(pause).min(leave.unanswered);
+            self.leave_at(leave, at);
+        }
+    }
+
+    fn leave_at(&self, leave: Leave, at: Moment) {
+        let mut book = lock(&self.book);
+        let key = (at, book.next_sequence());
+        book.later.insert(key, leave);
+        self.due_at(book, at);
+    }
+
+    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself.
+    pub(crate) fn take_pending(&self, key: &str) -> Vec<Leave> {
+        let mut book = lock(&self.book);
+        if !book.leaves.iter().any(|leave| leave.place.name.key() == key) {
+            return Vec::new();
+        }
+        let (mine, others): (VecDeque<_>, VecDeque<_>) =
+            book.leaves.drain(..).partition(|leave| leave.place.name.key() == key);
+        book.leaves = others;
+        mine.into()
+    }
+
+    /// Ready when no release or change of this name is under way.
+    pub(crate) async fn landed(&self, key: &str) {
+        poll_fn(|cx| {
+            let mut book = lock(&self.book);
+            if !book.flying.contains_key(key) {
+                return Poll::Ready(());
+            }
+            book.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Ready when every release has been sent and confirmed, or can have no effect any more.
+    pub(crate) async fn quiet(&self) {
+        poll_fn(|cx| {
+            let mut book = lock(&self.book);
+            if book.is_quiet() {
+                return Poll::Ready(());
+            }
+            book.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Runs something on the library thread. With a name, an enter of that name waits for it.
+    pub(crate) fn run(self: &Arc<Self>, name: Option<Arc<str>>, task: impl Future<Output = ()> + Send + 'static) {
+        let mut book = lock(&self.book);
+        if let Some(name) = &name {
+            *book.flying.entry(name.clone()).or_default() += 1;
+        }
+        let flight = Flight { keeper: self.clone(), names: name.into_iter().collect() };
+        book.running += 1;
+        book.tasks.push(Box::pin(async move {
+            let flight = flight;
+            task.await;
+            drop(flight);
+        }));
+        self.due_at(book, Moment::default());
+    }
+
+    /// Looks at a ticket (or all) at once, because somebody said that it may be gone.
+    pub(crate) fn doubt(&self, id: Option<TicketId>) {
+        let mut book = lock(&self.book);
+        match id {
+            Some(id) if book.entries.contains_key(&id) => book.doubts.push(id),
+            Some(_) => return,
+            None => book.doubt_all = true,
+        }
+        self.due_at(book, Moment::default());
+    }
+
+    /// The ticket has a new id.
+    pub(crate) fn rename(&self, old: TicketId, hold: &Arc<Hold>) {
+        if self.strike(old) {
+            self.keep(hold);
+        }
+    }
+
+    /// No more is coming: the keeper ends when everything has been sent.
+    pub(crate) fn end(&self) {
+        let mut book = lock(&self.book);
+        book.closing = true;
+        self.due_at(book, Moment::default());
+    }
+
+    /// Waits, on a thread, until the keeper has ended.
+    pub(crate) fn wait_for_end(&self, at_most: Duration) {
+        let signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.signalled.wait_timeout_while(signals, at_most, |signals| !signals.ended);
+    }
+
+    /// Something is due at `at`: wakes the keeper if it would sleep longer.
+    fn due_at(&self, book: crate::sync::MutexGuard<'_, Book>, at: Moment) {
+        let wake = at < book.wake_at;
+        drop(book);
+        if wake {
+            self.bell.ring();
+        }
+    }
+
+    // What the library thread does.
+
+    /// The life of the library thread.
+    pub(crate) async fn work(self: Arc<Self>) {
+        let mut flying: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+        loop {
+            let wanted = self.signals.lock().unwrap_or_else(PoisonError::into_inner).wanted;
+            let (work, wake_at) = self.plan();
+            let done = work.is_empty() && flying.is_empty() && lock(&self.book).is_over();
+            if done {
+                break;
+            }
+            // A store that panics must not take the library thread with it.
+            flying.extend(work.into_iter().map(|work| AssertUnwindSafe(work).catch_unwind().map(drop).boxed()));
+            let mut sleep = std::pin::pin!(self.clock.sleep_until(wake_at));
+            poll_fn(|cx| {
+                let rung = self.bell.poll(cx).is_ready();
+                let landed = matches!(flying.poll_next_unpin(cx), Poll::Ready(Some(())));
+                if rung || landed || sleep.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                self.has_settled(wanted);
+                Poll::Pending
+            })
+            .await;
+        }
+        self.store.close().await;
+        let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        signals.ended = true;
+        signals.settled = u64::MAX;
+        self.signalled.notify_all();
+    }
+
+    fn has_settled(&self, wanted: u64) {
+        let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        if signals.settled < wanted {
+            signals.settled = wanted;
+            self.signalled.notify_all();
+        }
+    }
+
+    /// Takes everything that is due out of the book, and says when to look again.
+    fn plan(self: &Arc<Self>) -> (Vec<BoxFuture<'static, ()>>, Moment) {
+        let now = self.clock.now();
+        let late = lock(&self.book).take_late(now);
+        late.iter().for_each(|hold| self.expire(hold));
+        let mut work = Vec::new();
+        let mut book = lock(&self.book);
+        work.append(&mut book.tasks);
+        for batch in chunks(book.take_renewals(now)) {
+            book.running += 1;
+            let flight = Flight { keeper: self.clone(), names: Vec::new() };
+            work.push(Box::pin(self.clone().renew(batch, flight)) as BoxFuture<'static, ()>);
+        }
+        for batch in chunks(book.take_leaves(now)) {
+            let names: Vec<_> = batch.iter().map(|leave| leave.place.name.shared_key()).collect();
+            for name in &names {
+                *book.flying.entry(name.clone()).or_default() += 1;
+            }
+            book.running += 1;
+            let flight = Flight { keeper: self.clone(), names };
+            work.push(Box::pin(self.clone().send_leaves(batch, flight)));
+        }
+        book.wake_at = book.next_due();
+        let wake_at = book.wake_at;
+        if book.is_quiet() {
+            let waiters = std::mem::take(&mut book.waiters);
+            drop(book);
+            waiters.into_iter().for_each(Waker::wake);
+        }
+        (work, wake_at)
+    }
+
+    /// A ticket's deadline is past: it is lost.
+    fn expire(&self, hold: &Arc<Hold>) {
+        if hold.lose_if_late() {
+            self.bury(hold);
+        } else {
+            self.keep(hold);
+        }
+    }
+
+    /// A ticket is lost by the clock: what may be left of it in the store is taken out, once, by whoever comes first.
+    pub(crate) fn bury(&self, hold: &Hold) {
+        if self.strike(hold.id()) {
+            observe::lost(hold);
+            self.leave(self.leave_of(hold));
+        }
+    }
+
+    /// One round trip for up to [`BATCH`] tickets.
+    async fn renew(self: Arc<Self>, batch: Vec<(Arc<Hold>, Renew)>, _flight: Flight) {
+        let (holds, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+        let sent = self.clock.now();
+        let patience = holds.iter().map(|hold| hold.terms.lease / 3).min().unwrap_or(Duration::ZERO);
+        let limit = self.clock.sleep_until(sent.after(patience.max(Duration::from_millis(20))));
+        let answer = match futures_util::future::select(self.store.renew(&batch), std::pin::pin!(limit)).await {
+            futures_util::future::Either::Left((answer, _)) => answer,
+            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a renewal in time")),
+        };
+        match answer {
+            Ok(answers) => {
+                observe::renewed(answers.len());
+                for ((hold, asked), answer) in holds.iter().zip(&batch).zip(answers) {
+                    match answer {
+                        _ if hold.id() != asked.place.id => {} // upgraded in the meantime: this was about its old ticket
+                        Renewed::There { lease } => {
+                            let late = hold.state() == State::Jeopardy;
+                            if hold.confirm(sent, lease) && late {
+                                observe::renewed_late(hold);
+                            }
+                        }
+                        Renewed::Gone => {
+                            if hold.gone() {
+                                observe::lost(hold);
+                            }
+                            self.strike(asked.place.id);
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                observe::renewal_failed(&error, holds.len());
+                let now = self.clock.now();
+                let mut soonest = Moment::FAR;
+                let mut book = lock(&self.book);
+                for hold in &holds {
+                    hold.renewal_failed();
+                    if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
+                        round.next = round.next.min(now.after(retry_after(hold.terms.lease)));
+                        soonest = soonest.min(round.next);
+                    }
+                }
+                self.due_at(book, soonest);
+            }
+        }
+    }
+
+    /// One round trip for up to [`BATCH`] tickets.
+    async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>, _flight: Flight) {
+        for leave in &mut batch {
+            if let Some(hold) = leave.lingering.take() {
+                hold.start_leaving();
+                self.strike(leave.place.id);
+            }
+        }
+        let places: Vec<Place> = batch.iter().map(|leave| leave.place.clone()).collect();
+        let limit = self.clock.sleep_until(self.clock.now().after(Duration::from_secs(5)));
+        let answer = match futures_util::future::select(self.store.leave(&places), std::pin::pin!(limit)).await {
+            futures_util::future::Either::Left((answer, _)) => answer,
+            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a release in time")),
+        };
+        self.leaves_answered(batch, answer);
+    }
+
+    fn leaves_answered(&self, batch: Vec<Leave>, answer: Result<Vec<Presence>>) {
+        match answer {
+            Ok(answers) => {
+                for (mut leave, presence) in batch.into_iter().zip(answers) {
+                    if let Some(done) = leave.done.take() {
+                        let _ = done.send(presence);
+                    }
+                    self.left(leave);
+                }
+            }
+            Err(error) => {
+                observe::release_failed(&error, batch.len());
+                let now = self.clock.now();
+                for mut leave in batch {
+                    leave.tries += 1;
+                    if now < leave.give_up {
+                        let at = now.after(backoff(leave.tries)).min(leave.give_up);
+                        self.leave_at(leave, at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Something is no longer under way.
+    fn landed_one(&self, names: &[Arc<str>]) {
+        let mut book = lock(&self.book);
+        book.running -= 1;
+        for name in names {
+            if let Some(flying) = book.flying.get_mut(name) {
+                *flying -= 1;
+                if *flying == 0 {
+                    book.flying.remove(name);
+                }
+            }
+        }
+        let waiters = std::mem::take(&mut book.waiters);
+        drop(book);
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    #[cfg(all(test, not(fencelock_shuttle), feature = "test-util"))]
+    pub(crate) fn kept(&self) -> usize {
+        lock(&self.book).entries.len()
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl crate::clock::Worker for Keeper {
+    fn settle(&self) {
+        let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        signals.wanted = signals.wanted.saturating_add(1);
+        let wanted = signals.wanted;
+        drop(signals);
+        self.bell.ring();
+        let signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.signalled.wait_while(signals, |signals| signals.settled < wanted));
+    }
+}
+
+impl Book {
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    fn strike(&mut self, id: TicketId) -> bool {
+        let Some(entry) = self.entries.remove(&id) else { return false };
+        self.deadlines.remove(&(entry.looked_at, id));
+        if let Some(round) = entry.class.and_then(|class| self.rounds.get_mut(&class)) {
+            round.ids.remove(&id);
+        }
+        true
+    }
+
+    fn take_late(&mut self, now: Moment) -> Vec<Arc<Hold>> {
+        let mut late = Vec::new();
+        while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.remove(&(at, id));
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let deadline = entry.hold.deadline();
+            if deadline <= now || entry.hold.loss().is_some() {
+                late.push(entry.hold.clone());
+            } else {
+                entry.looked_at = deadline;
+                self.deadlines.insert((deadline, id));
+            }
+        }
+        late
+    }
+
+    fn take_renewals(&mut self, now: Moment) -> Vec<(Arc<Hold>, Renew)> {
+        let mut due = Vec::new();
+        for id in std::mem::take(&mut self.doubts) {
+            let renewal =
+                self.entries.get(&id).and_then(|entry| Some((entry.hold.clone(), entry.hold.renewal(now, true)?)));
+            due.extend(renewal);
+        }
+        if std::mem::take(&mut self.doubt_all) {
+            due = self.entries.values().filter_map(|e| Some((e.hold.clone(), e.hold.renewal(now, true)?))).collect();
+        }
+        let entries = &self.entries;
+        self.rounds.retain(|lease, round| {
+            if round.next > now.after(*lease / 20) {
+                return true;
+            }
+            round.next = now.after(period(*lease));
+            let renewals = round.ids.iter().filter_map(|id| {
+                let hold = &entries.get(id)?.hold;
+                Some((hold.clone(), hold.renewal(now, false)?))
+            });
+            due.extend(renewals);
+            !round.ids.is_empty()
+        });
+        due
+    }
+
+    fn take_leaves(&mut self, now: Moment) -> Vec<Leave> {
+        let later = self.later.split_off(&(now.after(Duration::from_nanos(1)), 0));
+        let due = std::mem::replace(&mut self.later, later);
+        self.leaves.drain(..).chain(due.into_values()).collect()
+    }
+
+    fn next_due(&self) -> Moment {
+        let round = self.rounds.values().map(|round| round.next).min();
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let leave = self.later.first_key_value().map(|((at, _), _)| *at);
+        [round, deadline, leave].into_iter().flatten().min().unwrap_or(Moment::FAR)
+    }
+
+    /// Whether every release has been sent; orphans that were left once and are only watched do not count.
+    fn is_quiet(&self) -> bool {
+        self.leaves.is_empty()
+            && self.flying.is_empty()
+            && self.tasks.is_empty()
+            && self.later.values().all(|leave| leave.confirmed)
+    }
+
+    fn is_over(&self) -> bool {
+        self.closing && self.is_quiet() && self.running == 0
+    }
+}
+
+/// Counts something that is under way out, when it ends or is dropped.
+struct Flight {
+    keeper: Arc<Keeper>,
+    names: Vec<Arc<str>>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.keeper.landed_one(&self.names);
+    }
+}
+
+/// A leave that a caller sends itself. If that is given up half-way, or fails, the keeper takes it over.
+pub(crate) struct OwnLeave {
+    keeper: Arc<Keeper>,
+    leave: Option<Leave>,
+}
+
+impl OwnLeave {
+    pub(crate) fn new(keeper: &Arc<Keeper>, leave: Leave) -> OwnLeave {
+        OwnLeave { keeper: keeper.clone(), leave: Some(leave) }
+    }
+
+    /// One round trip.
+    pub(crate) async fn send(mut self) -> Result<Presence> {
+        let Some(leave) = &self.leave else { return Ok(Presence::Gone) };
+        let answers = self.keeper.store.leave(std::slice::from_ref(&leave.place)).await?;
+        if let Some(leave) = self.leave.take() {
+            self.keeper.left(leave);
+        }
+        Ok(answers.first().copied().unwrap_or(Presence::Gone))
+    }
+}
+
+impl Drop for OwnLeave {
+    fn drop(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            self.keeper.leave(leave);
+        }
+    }
+}
+
+/// A bell that wakes one sleeper; ringing it while nobody sleeps is not lost.
+#[derive(Default)]
+struct Bell(Mutex<(bool, Option<Waker>)>);
+
+impl Bell {
+    fn ring(&self) {
+        let waker = {
+            let mut bell = lock(&self.0);
+            bell.0 = true;
+            bell.1.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut bell = lock(&self.0);
+        if std::mem::take(&mut bell.0) {
+            return Poll::Ready(());
+        }
+        bell.1 = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A third of the lease, less up to a seventh of that at random: many clients that started together drift apart.
+fn period(lease: Duration) -> Duration {
+    (lease / 3).mul_f64(1.0 - fastrand::f64() / 7.0)
+}
+
+/// After a failed renewal: soon, but not in a hot loop.
+fn retry_after(lease: Duration) -> Duration {
+    (lease / 15).clamp(Duration::from_millis(10), Duration::from_secs(1)).mul_f64(0.75 + fastrand::f64() / 2.0)
+}
+
+/// 20 ms, doubling up to 2 s, with jitter.
+pub(crate) fn backoff(tries: u32) -> Duration {
+    Duration::from_millis(20 << tries.min(7)).min(Duration::from_secs(2)).mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+fn chunks<T>(all: Vec<T>) -> Vec<Vec<T>> {
+    let mut all = all.into_iter();
+    std::iter::from_fn(|| {
+        let batch: Vec<T> = all.by_ref().take(BATCH).collect();
+        (!batch.is_empty()).then_some(batch)
+    })
+    .collect()
+}
+
+#[cfg(all(test, fencelock_shuttle))]
+mod shuttle;
+#[cfg(all(test, not(fencelock_shuttle), feature = "test-util"))]
+mod tests;
