@@ -49,7 +49,7 @@ mod thread;
 mod verbs;
 
 /// A log beside the file that is longer than this is worth a client's time when it leaves.
-const LONG_LOG: u64 = 1 << 20;
+const LONG_LOG: u64 = 256 << 10;
 
 /// A name that nobody else has: 16 hex digits.
 fn random_name() -> String {
@@ -81,7 +81,7 @@ impl SqliteStore {
         let conn = file.connect(false)?;
         file.check_layout(&conn)?;
         begin_boot(&file, &conn, boot)?;
-        if file.log_size() > 4 * LONG_LOG {
+        if file.log_size() > 64 * LONG_LOG {
             // Those who were here before us left no time to do it. If others are at it, one of them will.
             let _ = thread::checkpoint(&conn, "TRUNCATE");
         }
@@ -152,7 +152,8 @@ fn begin_boot(file: &StoreFile, conn: &Connection, boot: &str) -> Result<()> {
         }
         txn.execute("DELETE FROM kept WHERE name > ''", [])?;
         txn.execute("DELETE FROM watcher", [])?;
-        let sql = "UPDATE kept SET last = max(last, reserved), reserved = max(last, reserved) + ?2, boot = ?1, watched = 0 \
+        let sql = "UPDATE kept SET last = max(last, reserved, promised), reserved = max(last, reserved, promised) + ?2, \
+                   boot = ?1, watched = 0 \
                    WHERE name = '' AND id = x''";
         if txn.execute(sql, rusqlite::params![boot, book::BLOCK])? != 1 {
             return Err(rusqlite::Error::QueryReturnedNoRows);

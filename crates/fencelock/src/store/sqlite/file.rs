@@ -133,6 +133,11 @@ impl StoreFile {
         fs::metadata(self.beside("-wal")).map_or(0, |about| about.len())
     }
 
+    /// Brings what was committed to the disk. Unlike the file, the log may be opened: SQLite has no locks on it.
+    pub(super) fn sync_log(&self) -> io::Result<()> {
+        fs::File::open(self.beside("-wal"))?.sync_data()
+    }
+
     /// A path beside the file.
     pub(super) fn beside(&self, ending: &str) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
