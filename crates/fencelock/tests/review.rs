@@ -270,6 +270,46 @@ async fn connecting_without_async_inside_a_runtime_says_so() {
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_ends_at_once_does_not_stop_the_library_thread() {
+    let clock = VirtualClock::new();
+    let script = Script { broken_watch: true, ..Script::new(&clock) };
+    let locks = Locks::with_shared_store(Arc::new(script.clone()));
+    let mutex = locks.mutex("a");
+    let guard = mutex.lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock_with(Options::new().unfair()).await.map(drop) }
+    });
+    until("a watch", || script.calls("watch") > 0).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let watches = script.calls("watch");
+    drop(guard);
+    waiter.abort();
+    assert!(watches < 50, "{watches} watches in 200 ms while the clock stood still");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_never_answers_is_covered_by_the_tick() {
+    let (clock, script, locks) = stage();
+    script.next("watch", usize::MAX, Act::Hang);
+    let mutex = locks.mutex("a");
+    let guard = mutex.lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock_with(Options::new().unfair()).await.map(drop) }
+    });
+    until("a watch", || script.calls("watch") > 0).await;
+    guard.release().await.unwrap();
+    for _ in 0..10 {
+        clock.advance(2 * SECOND);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let done = waiter.is_finished();
+    waiter.abort();
+    assert!(done, "free for 20 s, and the waiter has not looked");
+}
+
 #[tokio::test]
 async fn min_hold_may_be_as_long_as_max_hold() {
     let (clock, _script, locks) = stage();
