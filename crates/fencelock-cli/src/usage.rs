@@ -1,0 +1,58 @@
+//! Wrong usage, help and bugs: what clap and a panic would say in many lines, said in one, with the codes of the contract.
+
+use crate::args::Cli;
+use crate::failure::{BUG, Failure};
+use crate::output::{self, Output};
+use crate::store_url::redact;
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// The arguments, or the exit code of what was said instead.
+pub(crate) fn parse() -> Result<Cli, u8> {
+    Cli::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            output::data(&error.render().to_string());
+            0
+        }
+        _ => {
+            let failure = Failure::usage(one_line(&error));
+            Output::guess().failure(&failure);
+            failure.code
+        }
+    })
+}
+
+/// clap's first paragraph on one line, and where to read more. What was typed in the wrong place may be a password.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "say what to do: run, hold, show, ls, watch, break, stores or completions; see `fencelock --help`".into();
+    }
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let paragraph = text.split("\n\n").next().unwrap_or(text);
+    let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    let tip = match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
+        Some(ContextValue::String(one)) => format!("; did you mean {one}?"),
+        Some(ContextValue::Strings(all)) if !all.is_empty() => format!("; did you mean {}?", all.join(" or ")),
+        _ => String::new(),
+    };
+    let verb = verb().map_or_else(String::new, |verb| format!("{verb} "));
+    format!("{}{tip}; see `fencelock {verb}--help`", redact(&line))
+}
+
+/// The verb that was typed, if it is one.
+fn verb() -> Option<String> {
+    use clap::CommandFactory;
+    let typed = std::env::args().nth(1)?;
+    Cli::command().find_subcommand(&typed).map(|command| command.get_name().to_string())
+}
+
+/// A panic anywhere is a bug of ours: one line, code 70. The kernel then ends the child.
+pub(crate) fn end_with_a_line_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map_or_else(String::new, |place| format!(" at {}:{}", place.file(), place.line()));
+        Output::guess().failure(&Failure::bug(format!("this is a bug of fencelock, please report it: {message}{place}")));
+        std::process::exit(i32::from(BUG));
+    }));
+}
