@@ -70,7 +70,7 @@ pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Arc<Ho
 }
 
 /// What stood in the way when the time was up: one more round trip, which may fail, on a path that has failed anyway.
-async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Duration, token: u64) -> Error {
+pub(crate) async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Duration, token: u64) -> Error {
     let clock = &core.keeper.clock;
     let limit = pin!(clock.sleep_until(clock.now().after(Duration::from_millis(500))));
     let line = match select(core.keeper.store.inspect(name), limit).await {

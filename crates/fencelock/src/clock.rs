@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+#[cfg(feature = "test-util")]
+use std::sync::Arc;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -454,6 +456,12 @@ mod virtual_clock {
                 workers.iter().filter_map(Weak::upgrade).collect()
             };
             workers.iter().for_each(|worker| worker.settle());
+        }
+
+        #[cfg(test)]
+        pub(crate) fn has_timer_beyond(&self, after: Duration) -> bool {
+            let latest = self.0.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
+            latest.due.last_key_value().is_some_and(|((moment, _), _)| *moment > self.0.now().after(after))
         }
 
         fn jump_to(&self, moment: Moment) {

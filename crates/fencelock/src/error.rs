@@ -240,8 +240,8 @@ pub fn spoken(duration: Duration) -> String {
     match seconds {
         0 => format!("{millis} ms"),
         1..10 if millis % 1000 >= 100 => format!("{}.{} s", seconds, millis % 1000 / 100),
-        0..120 => format!("{seconds} s"),
-        120..7200 if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        1..120 => format!("{seconds} s"),
+        120..7200 if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
         120..7200 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ if seconds % 3600 < 60 => format!("{} h", seconds / 3600),
         _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),

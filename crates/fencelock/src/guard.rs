@@ -281,6 +281,12 @@ guard_type! {
 }
 guard_type! {
     /// Permits of a [`Semaphore`](crate::Semaphore). It has no fencing token: permits do not exclude each other.
+    ///
+    /// ```compile_fail
+    /// fn fence(permit: fencelock::Permit, marks: &mut fencelock::fence::Marks) {
+    ///     marks.accept(&permit.token()).unwrap();
+    /// }
+    /// ```
     Permit
 }
 

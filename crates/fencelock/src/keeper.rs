@@ -13,13 +13,15 @@
 
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
-use crate::hold::Hold;
+use crate::hold::{Hold, State};
 use crate::observe;
 use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
 use crate::sync::{Mutex, lock};
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -248,7 +250,7 @@ impl Keeper {
         if let Some(name) = &name {
             *book.flying.entry(name.clone()).or_default() += 1;
         }
-        let flight = Flight { keeper: self.clone(), name };
+        let flight = Flight { keeper: self.clone(), names: name.into_iter().collect() };
         book.running += 1;
         book.tasks.push(Box::pin(async move {
             let flight = flight;
@@ -310,7 +312,8 @@ impl Keeper {
             if done {
                 break;
             }
-            flying.extend(work);
+            // A store that panics must not take the library thread with it.
+            flying.extend(work.into_iter().map(|work| AssertUnwindSafe(work).catch_unwind().map(drop).boxed()));
             let mut sleep = std::pin::pin!(self.clock.sleep_until(wake_at));
             poll_fn(|cx| {
                 let rung = self.bell.poll(cx).is_ready();
@@ -350,14 +353,17 @@ impl Keeper {
         work.append(&mut book.tasks);
         for batch in chunks(book.take_renewals(now)) {
             book.running += 1;
-            work.push(Box::pin(self.clone().renew(batch)) as BoxFuture<'static, ()>);
+            let flight = Flight { keeper: self.clone(), names: Vec::new() };
+            work.push(Box::pin(self.clone().renew(batch, flight)) as BoxFuture<'static, ()>);
         }
         for batch in chunks(book.take_leaves(now)) {
-            for leave in &batch {
-                *book.flying.entry(leave.place.name.shared_key()).or_default() += 1;
+            let names: Vec<_> = batch.iter().map(|leave| leave.place.name.shared_key()).collect();
+            for name in &names {
+                *book.flying.entry(name.clone()).or_default() += 1;
             }
             book.running += 1;
-            work.push(Box::pin(self.clone().send_leaves(batch)));
+            let flight = Flight { keeper: self.clone(), names };
+            work.push(Box::pin(self.clone().send_leaves(batch, flight)));
         }
         book.wake_at = book.next_due();
         let wake_at = book.wake_at;
@@ -381,7 +387,7 @@ impl Keeper {
     }
 
     /// One round trip for up to [`BATCH`] tickets.
-    async fn renew(self: Arc<Self>, batch: Vec<(Arc<Hold>, Renew)>) {
+    async fn renew(self: Arc<Self>, batch: Vec<(Arc<Hold>, Renew)>, _flight: Flight) {
         let (holds, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let sent = self.clock.now();
         let patience = holds.iter().map(|hold| hold.terms.lease / 3).min().unwrap_or(Duration::ZERO);
@@ -397,7 +403,10 @@ impl Keeper {
                     match answer {
                         _ if hold.id() != asked.place.id => {} // upgraded in the meantime: this was about its old ticket
                         Renewed::There { lease } => {
-                            hold.confirm(sent, lease);
+                            let late = hold.state() == State::Jeopardy;
+                            if hold.confirm(sent, lease) && late {
+                                observe::renewed_late(hold);
+                            }
                         }
                         Renewed::Gone => {
                             if hold.gone() {
@@ -423,11 +432,10 @@ impl Keeper {
                 self.due_at(book, soonest);
             }
         }
-        self.landed_one(None);
     }
 
     /// One round trip for up to [`BATCH`] tickets.
-    async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>) {
+    async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>, _flight: Flight) {
         for leave in &mut batch {
             if let Some(hold) = leave.lingering.take() {
                 hold.start_leaving();
@@ -441,10 +449,6 @@ impl Keeper {
             futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a release in time")),
         };
         self.leaves_answered(batch, answer);
-        for place in &places {
-            self.landed_one(Some(place.name.key()));
-        }
-        self.landed_one(None);
     }
 
     fn leaves_answered(&self, batch: Vec<Leave>, answer: Result<Vec<Presence>>) {
@@ -471,17 +475,15 @@ impl Keeper {
         }
     }
 
-    /// One release, change or task less under way.
-    fn landed_one(&self, name: Option<&str>) {
+    /// Something is no longer under way.
+    fn landed_one(&self, names: &[Arc<str>]) {
         let mut book = lock(&self.book);
-        match name {
-            None => book.running -= 1,
-            Some(name) => {
-                if let Some(flying) = book.flying.get_mut(name) {
-                    *flying -= 1;
-                    if *flying == 0 {
-                        book.flying.remove(name);
-                    }
+        book.running -= 1;
+        for name in names {
+            if let Some(flying) = book.flying.get_mut(name) {
+                *flying -= 1;
+                if *flying == 0 {
+                    book.flying.remove(name);
                 }
             }
         }
@@ -490,7 +492,7 @@ impl Keeper {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "test-util"))]
     pub(crate) fn kept(&self) -> usize {
         lock(&self.book).entries.len()
     }
@@ -592,18 +594,15 @@ impl Book {
     }
 }
 
-/// Counts a task out when it ends or is dropped.
+/// Counts something that is under way out, when it ends or is dropped.
 struct Flight {
     keeper: Arc<Keeper>,
-    name: Option<Arc<str>>,
+    names: Vec<Arc<str>>,
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let Some(name) = &self.name {
-            self.keeper.landed_one(Some(name));
-        }
-        self.keeper.landed_one(None);
+        self.keeper.landed_one(&self.names);
     }
 }
 
@@ -685,5 +684,7 @@ fn chunks<T>(all: Vec<T>) -> Vec<Vec<T>> {
     .collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, fencelock_shuttle))]
+mod shuttle;
+#[cfg(all(test, not(fencelock_shuttle), feature = "test-util"))]
 mod tests;

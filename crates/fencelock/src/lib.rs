@@ -4,6 +4,7 @@
 //! [`run`](MutexGuard::run) tell when it is lost, and whose [`token`](MutexGuard::token) lets the resource refuse whoever
 //! comes too late. [`store`] is for those who add a store.
 
+pub mod blocking;
 pub mod clock;
 pub mod connect;
 pub mod error;

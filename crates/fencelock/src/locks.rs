@@ -17,6 +17,7 @@ use crate::store::{
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::Instrument;
 
 /// A store of locks, and this process's client of it. Cheap to clone; clones share everything.
 ///
@@ -85,7 +86,19 @@ impl Locks {
     }
 
     fn start(store: Arc<dyn Store>, namespace: String, identity: Option<String>, lease: Option<Duration>) -> Locks {
-        let (keeper, thread) = library_thread(store.clone());
+        let (keeper, thread) = library_thread(store);
+        Locks::around(keeper, Some(thread), namespace, identity, lease)
+    }
+
+    /// Locks around a keeper that somebody sees to: the library thread, or a test.
+    pub(crate) fn around(
+        keeper: Arc<Keeper>,
+        thread: Option<std::thread::ThreadId>,
+        namespace: String,
+        identity: Option<String>,
+        lease: Option<Duration>,
+    ) -> Locks {
+        let store = keeper.store.clone();
         let host: Arc<str> = host_name().into();
         let note = Note {
             identity: identity.map_or_else(|| host.clone(), Into::into),
@@ -287,9 +300,10 @@ impl Core {
             note: Note { reason: options.reason.clone(), ..self.note.clone() },
             name,
         };
+        let span = crate::observe::acquiring(&request.name, kind);
         match owner {
-            None => acquire::acquire(self, request).await,
-            Some(owner) => owner.acquire(self, request).await,
+            None => acquire::acquire(self, request).instrument(span).await,
+            Some(owner) => owner.acquire(self, request).instrument(span).await,
         }
     }
 }
@@ -311,7 +325,7 @@ impl std::fmt::Debug for Core {
 }
 
 /// Starts the library thread of one store client.
-fn library_thread(store: Arc<dyn Store>) -> (Arc<Keeper>, Option<std::thread::ThreadId>) {
+fn library_thread(store: Arc<dyn Store>) -> (Arc<Keeper>, std::thread::ThreadId) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the system can make one more event loop");
     let keeper = Keeper::new(store.clone());
@@ -334,7 +348,7 @@ fn library_thread(store: Arc<dyn Store>) -> (Arc<Keeper>, Option<std::thread::Th
         .spawn(move || runtime.block_on(work))
         .expect("the system can start one more thread");
     let id = thread.thread().id();
-    (keeper, Some(id))
+    (keeper, id)
 }
 
 fn host_name() -> String {

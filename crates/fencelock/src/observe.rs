@@ -5,6 +5,11 @@ use crate::error::{Error, spoken};
 use crate::hold::{Hold, Loss};
 use std::time::Duration;
 
+/// The span of one acquisition.
+pub(crate) fn acquiring(name: &crate::name::Name, kind: crate::store::Kind) -> tracing::Span {
+    tracing::debug_span!(target: "fencelock", "acquire", %name, mode = %kind.mode())
+}
+
 /// Joined the queue.
 pub(crate) fn waiting(name: &crate::name::Name, token: Option<u64>) {
     tracing::debug!(target: "fencelock", %name, token, "waiting");
@@ -29,6 +34,12 @@ pub(crate) fn renewed(tickets: usize) {
     tracing::trace!(target: "fencelock", tickets, "renewed");
     metrics::counter!("fencelock_renewed_total").increment(tickets as u64);
     metrics::counter!("fencelock_renewal_calls_total").increment(1);
+}
+
+/// A ticket that was in jeopardy is safe again.
+pub(crate) fn renewed_late(hold: &Hold) {
+    tracing::info!(target: "fencelock", name = %hold.name, token = hold.number(), "renewed late: safe again");
+    metrics::counter!("fencelock_renewed_late_total").increment(1);
 }
 
 /// A batch was not renewed: its guards are in jeopardy.

@@ -2,7 +2,8 @@
 //! same token and without a round trip; the last guard's end leaves.
 
 use crate::acquire::{self, Request};
-use crate::error::{Error, ErrorKind, Result, spoken};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Attach, Hold};
 use crate::locks::Core;
 use crate::name::Name;
@@ -111,11 +112,12 @@ impl Owner {
         let wait = request.wait;
         let started = core.keeper.clock.now();
         // The shared way in has no time limit but "not at all": every caller has its own.
-        if wait.is_some_and(|wait| !wait.is_zero()) {
+        let at_once = wait.is_some_and(|wait| wait.is_zero());
+        if !at_once {
             request.wait = None;
         }
         loop {
-            let way_in = {
+            let (way_in, mine) = {
                 let mut lines = lock(&self.0.lines);
                 let pending = match lines.slots.get(name.key()).cloned() {
                     Some(Slot::Held(hold)) => match hold.attach(exclusive) {
@@ -130,25 +132,28 @@ impl Owner {
                 };
                 match pending {
                     Some((_, false)) if exclusive => return Err(read_then_write(&name)),
-                    Some((way_in, _)) => way_in,
+                    Some((way_in, _)) => (way_in, false),
                     None => {
                         let way_in = self.way_in(core, request.clone(), exclusive);
                         if let Some(weak) = way_in.downgrade() {
                             lines.slots.insert(name.shared_key(), Slot::Pending { way_in: weak, exclusive });
                         }
-                        way_in
+                        (way_in, true)
                     }
                 }
             };
-            let limit =
-                wait.filter(|wait| !wait.is_zero()).map_or(crate::clock::Moment::FAR, |wait| started.after(wait));
+            let limit = match wait {
+                Some(_) if at_once && mine => Moment::FAR,
+                Some(wait) => started.after(wait),
+                None => Moment::FAR,
+            };
             let limit = pin!(core.keeper.clock.sleep_until(limit));
             let answer = match select(way_in, limit).await {
                 Either::Left((answer, _)) => answer,
+                Either::Right(_) if at_once => return Err(acquire::held(&name, None)),
                 Either::Right(_) => {
                     let waited = core.keeper.clock.now().since(started);
-                    let message = format!("timed out after {}", spoken(waited));
-                    return Err(Error::new(ErrorKind::TimedOut, message).named(name.shown()).waited(waited, None));
+                    return Err(acquire::timed_out_error(core, &name, waited, 0).await);
                 }
             };
             match answer {
@@ -160,6 +165,8 @@ impl Owner {
                         return Ok(grant.hold.clone());
                     }
                 }
+                // Another call of ours did not want to wait; this one does.
+                Err(error) if !mine && !at_once && error.kind() == ErrorKind::Held => {}
                 Err(error) => return Err(error.again()),
             }
         }
