@@ -48,6 +48,15 @@ impl Hints {
         });
     }
 
+    /// Tells everybody to look everywhere: something may have been missed.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn somewhere(&self) {
+        self.each(|_, pending| {
+            pending.names.clear();
+            pending.somewhere = true;
+        });
+    }
+
     fn each(&self, act: impl Fn(&Watcher, &mut Pending)) {
         let mut wakers = Vec::new();
         {
@@ -63,6 +72,12 @@ impl Hints {
             });
         }
         wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl std::fmt::Debug for Hints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hints")
     }
 }
 
