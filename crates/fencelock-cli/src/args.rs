@@ -46,6 +46,8 @@ Exit codes:
   76             lost while the command ran; the command was stopped
   70             a bug of ours";
 
+const GLOBAL: &str = "Options of every verb";
+
 /// What every verb takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
@@ -53,19 +55,19 @@ pub(crate) struct Global {
     ///
     /// Without it the store is what FENCELOCK_STORE says, and without that a file for this user on this host:
     /// $XDG_STATE_HOME/fencelock/locks.db, or ~/.local/state/fencelock/locks.db.
-    #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) store: Option<OsString>,
     /// Put every name under NS/
-    #[arg(long, global = true, value_name = "NS")]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "NS")]
     pub(crate) namespace: Option<String>,
     /// Speak JSON: data on stdout, events and errors on stderr
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
     /// Say nothing but data and failures
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = GLOBAL)]
     pub(crate) quiet: bool,
     /// Say more of what happens (-vv: everything)
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 

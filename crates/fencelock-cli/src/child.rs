@@ -60,7 +60,12 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts the command in a group of its own. It learns of the lock by its environment.
-    pub(crate) fn start(command: &[OsString], taken: &Taken, before: &SigSet, output: Output) -> Result<Child, Failure> {
+    pub(crate) fn start(
+        command: &[OsString],
+        taken: &Taken,
+        before: &SigSet,
+        output: Output,
+    ) -> Result<Child, Failure> {
         let here = if cfg!(target_os = "linux") {
             // Also right when the program's file was replaced in the meantime.
             OsString::from("/proc/self/exe")
@@ -69,7 +74,11 @@ impl Child {
         };
         let mut start = Command::new(here);
         start.arg0("fencelock").arg(EXEC);
-        start.arg(std::process::id().to_string()).arg(mask_to_text(before)).arg(if output.json { "json" } else { "text" });
+        start.arg(std::process::id().to_string()).arg(mask_to_text(before)).arg(if output.json {
+            "json"
+        } else {
+            "text"
+        });
         start.args(command).process_group(0);
         start.env("FENCELOCK_NAME", &taken.spelled);
         start.env("FENCELOCK_TOKEN", taken.held.number().to_string());
@@ -89,7 +98,8 @@ impl Child {
         if waitid(WaitId::Pid(self.pid), ended).map_err(failed)?.is_some() {
             let mut group = self.group.0.lock().unwrap_or_else(PoisonError::into_inner);
             *group = None;
-            let (_, status) = waitpid(Some(self.pid), WaitOptions::empty()).map_err(failed)?.unwrap_or_else(|| unreachable!());
+            let (_, status) =
+                waitpid(Some(self.pid), WaitOptions::empty()).map_err(failed)?.unwrap_or_else(|| unreachable!());
             let code = match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => code,
                 (None, Some(signal)) => 128 + signal,

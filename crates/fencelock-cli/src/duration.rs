@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The longest that is taken: what is meant to last longer is better left out.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The shortest lease that every store can be asked for; some need longer ones and say so themselves.
-const SHORTEST_LEASE: Duration = Duration::from_millis(50);
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest lease.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 86_400);
 
@@ -44,7 +44,7 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
 /// A lease that some store could keep: checked here, so that an impossible one creates nothing.
 pub(crate) fn parse_lease(text: &str) -> Result<Duration, String> {
     match parse(text)? {
-        lease if lease < SHORTEST_LEASE => Err("too short: 50ms are the least".into()),
+        lease if lease < SHORTEST_LEASE => Err("too short: 100ms are the least".into()),
         lease if lease > LONGEST_LEASE => Err("too long: a year is the most".into()),
         lease => Ok(lease),
     }
@@ -73,9 +73,9 @@ mod tests {
             assert!(parse(text).unwrap_err().contains("too long"), "{text}");
         }
         assert!(parse_positive("0ms").is_err());
-        assert!(parse_lease("49ms").is_err());
+        assert!(parse_lease("99ms").is_err());
         assert!(parse_lease("8761h").is_err());
-        assert_eq!(parse_lease("50ms"), Ok(SHORTEST_LEASE));
+        assert_eq!(parse_lease("100ms"), Ok(SHORTEST_LEASE));
     }
 
     proptest! {

@@ -111,7 +111,14 @@ pub(crate) async fn take(
     match taken {
         Ok(held) => {
             let nesting = nesting::add(&fingerprint, &spelled, wish);
-            Ok(Taken { locks, held: Arc::new(held), waited: started.elapsed(), spelled, nesting, since: Instant::now() })
+            Ok(Taken {
+                locks,
+                held: Arc::new(held),
+                waited: started.elapsed(),
+                spelled,
+                nesting,
+                since: Instant::now(),
+            })
         }
         Err(mut failure) => {
             close(&locks).await;

@@ -31,6 +31,10 @@ fn main() -> ExitCode {
         return child::exec(args).into();
     }
     usage::end_with_a_line_on_panic();
+    #[cfg(debug_assertions)]
+    if std::env::args_os().nth(1).is_some_and(|first| first == "__bug") {
+        panic!("asked for");
+    }
     let cli = match usage::parse() {
         Ok(cli) => cli,
         Err(code) => return code.into(),

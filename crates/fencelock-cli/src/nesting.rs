@@ -60,9 +60,10 @@ impl std::fmt::Display for Held {
 
 /// Refuses what would wait for itself.
 pub(crate) fn check(outer: &str, fingerprint: &str, spelled: &str, wish: Held) -> Result<(), Failure> {
-    let clash = outer.split(' ').filter_map(parse).find(|(print, held, name)| {
-        *print == fingerprint && *name == spelled && held.excludes(wish)
-    });
+    let clash = outer
+        .split(' ')
+        .filter_map(parse)
+        .find(|(print, held, name)| *print == fingerprint && *name == spelled && held.excludes(wish));
     match clash {
         None => Ok(()),
         Some((_, held, _)) => {

@@ -31,11 +31,10 @@ impl Signals {
     }
 
     fn take(wanted: &[Signal], blocked: &[Signal]) -> Signals {
-        // A signal that we were started to ignore (`nohup`, a background job of a script) stays ignored, and is so by the
-        // child too. Children are waited for in any case.
-        let ignored = ignored();
-        let wanted = wanted.iter().copied().filter(|signal| *signal == Signal::SIGCHLD || !ignored.contains(*signal));
-        let wanted: SigSet = wanted.collect();
+        // Under `nohup` a hang-up stays ignored; the child inherits that. The others are taken although a shell makes its
+        // background jobs ignore some of them: whoever sends them by hand means us.
+        let nohup = ignores(Signal::SIGHUP);
+        let wanted: SigSet = wanted.iter().copied().filter(|signal| !(nohup && *signal == Signal::SIGHUP)).collect();
         let mut mask = wanted;
         blocked.iter().for_each(|signal| mask.add(*signal));
         let before = mask.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).expect("a valid way to block");
@@ -78,12 +77,12 @@ pub(crate) fn stop_ourselves() {
     let _ = stop.thread_block();
 }
 
-/// What we were started to ignore, where the system tells.
-fn ignored() -> SigSet {
+/// Whether we were started to ignore a signal, where the system tells.
+fn ignores(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    Signal::iterator().filter(|signal| mask & (1 << (*signal as i32 - 1)) != 0).collect()
+    mask & (1 << (signal as i32 - 1)) != 0
 }
 
 #[cfg(test)]
@@ -94,7 +93,7 @@ mod tests {
     #[test]
     fn what_is_ignored_is_seen() {
         // Rust programs ignore SIGPIPE from the start; nobody ignores SIGUSR1 for a test.
-        assert!(ignored().contains(Signal::SIGPIPE));
-        assert!(!ignored().contains(Signal::SIGUSR1));
+        assert!(ignores(Signal::SIGPIPE));
+        assert!(!ignores(Signal::SIGUSR1));
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use fencelock::name::printable;
 use fencelock::Locks;
+use fencelock::name::printable;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -58,10 +58,10 @@ fn embedded(state: Option<&OsStr>, home: Option<&OsStr>) -> Result<Choice, Failu
 /// What the URL's query says of the namespace. Everything else in it is the library's to judge.
 fn namespace_of(url: &str) -> String {
     let query = url.split_once('?').map_or("", |(_, query)| query);
-    let values = query.split('&').filter_map(|option| option.strip_prefix("namespace="));
-    values.last().map_or_else(String::new, |value| {
-        percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned()
-    })
+    let mut values = query.split('&').filter_map(|option| option.strip_prefix("namespace="));
+    values
+        .next_back()
+        .map_or_else(String::new, |value| percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
 impl Choice {

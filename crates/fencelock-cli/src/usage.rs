@@ -25,7 +25,8 @@ pub(crate) fn parse() -> Result<Cli, u8> {
 /// clap's first paragraph on one line, and where to read more. What was typed in the wrong place may be a password.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "say what to do: run, hold, show, ls, watch, break, stores or completions; see `fencelock --help`".into();
+        return "say what to do: run, hold, show, ls, watch, break, stores or completions; see `fencelock --help`"
+            .into();
     }
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -50,9 +51,13 @@ fn verb() -> Option<String> {
 /// A panic anywhere is a bug of ours: one line, code 70. The kernel then ends the child.
 pub(crate) fn end_with_a_line_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
-        let message = panic.payload_as_str().unwrap_or("no message");
+        let payload = panic.payload();
+        let text =
+            payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let message = text.unwrap_or("no message");
         let place = panic.location().map_or_else(String::new, |place| format!(" at {}:{}", place.file(), place.line()));
-        Output::guess().failure(&Failure::bug(format!("this is a bug of fencelock, please report it: {message}{place}")));
+        Output::guess()
+            .failure(&Failure::bug(format!("this is a bug of fencelock, please report it: {message}{place}")));
         std::process::exit(i32::from(BUG));
     }));
 }

@@ -80,7 +80,13 @@ fn fit(text: &str, width: usize) -> String {
     }
     let mut used = 0;
     let room = width.saturating_sub(4);
-    let mut cut: String = text.chars().take_while(|c| { used += columns(*c); used <= room }).collect();
+    let mut cut: String = text
+        .chars()
+        .take_while(|c| {
+            used += columns(*c);
+            used <= room
+        })
+        .collect();
     cut.push_str("...");
     cut
 }
@@ -108,7 +114,8 @@ mod tests {
 
     #[test]
     fn the_line_says_who_why_and_where() {
-        let mut line = Line { capacity: 1 << 20, inside: vec![seen(912, 1187)], waiting: vec![seen(7, 1188), seen(8, 1189)] };
+        let mut line =
+            Line { capacity: 1 << 20, inside: vec![seen(912, 1187)], waiting: vec![seen(7, 1188), seen(8, 1189)] };
         assert_eq!(
             text("nightly", &line, "web-3", 8),
             "waiting for nightly: held by web-3 pid 912 (\"deploy 88\") for 42 s, token 1187, lease ends in 12 s; you are 2nd of 2"
