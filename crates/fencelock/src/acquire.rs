@@ -4,11 +4,13 @@
 use crate::clock::Moment;
 use crate::error::{Effect, Error, ErrorKind, Result, spoken};
 use crate::hold::{Hold, Terms};
-use crate::keeper::{OwnLeave, backoff};
+use crate::keeper::backoff;
 use crate::locks::Core;
 use crate::name::Name;
 use crate::observe;
-use crate::store::{Enter, Entered, Kind, Line, Note, OwnerId, Place, Renewed, Seen, TicketId, Waited, waiting_lease};
+use crate::store::{
+    Enter, Entered, Kind, Line, Note, OwnerId, Place, Queue, Renewed, Seen, TicketId, Waited, waiting_lease,
+};
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;
@@ -77,10 +79,12 @@ pub(crate) async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Durat
         Either::Left((Ok(line), _)) => line,
         _ => Line::default(),
     };
-    let ahead = line.waiting.iter().filter(|seen| seen.token < token).count();
-    let behind = line.waiting.iter().filter(|seen| seen.token > token).count();
-    let position = (token > 0).then_some((ahead + 1, ahead + 1 + behind));
-    let holder = line.inside.into_iter().find(|seen| seen.token != token);
+    let others = |before: bool| {
+        line.waiting.iter().filter_map(|seen| seen.token).filter(move |n| *n != token && (*n < token) == before)
+    };
+    let ahead = others(true).count();
+    let position = (token > 0).then(|| (ahead + 1, ahead + 1 + others(false).count()));
+    let holder = line.inside.into_iter().find(|seen| seen.token != Some(token));
     Error::new(ErrorKind::TimedOut, format!("timed out after {}", spoken(waited)))
         .named(name.shown())
         .held_by(holder)
@@ -89,7 +93,8 @@ pub(crate) async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Durat
 
 async fn get_in(core: &Arc<Core>, request: Request, started: Moment, token: &AtomicU64) -> Result<Arc<Hold>> {
     flush(core, &request.name).await;
-    let hold = if request.unfair && !request.never_waits() {
+    let beside = request.unfair || core.capability.queue == Queue::Absent;
+    let hold = if beside && !request.never_waits() {
         crate::barge::get_in(core, &request).await?
     } else {
         stand_in_line(core, &request, token).await?
@@ -101,9 +106,9 @@ async fn get_in(core: &Arc<Core>, request: Request, started: Moment, token: &Ato
 /// Our own releases and changes of this name come first: a lock that was dropped a moment ago is not in its owner's way.
 pub(crate) async fn flush(core: &Arc<Core>, name: &Name) {
     let keeper = &core.keeper;
-    for leave in keeper.take_pending(name.key()) {
+    if let Some(mut pending) = keeper.take_pending(name) {
         // If it fails, the keeper tries again; the enter that follows will tell what is wrong.
-        let _ = OwnLeave::new(keeper, leave).send().await;
+        let _ = pending.send_once().await;
     }
     let limit = pin!(keeper.clock.sleep_until(keeper.clock.now().after(Duration::from_secs(1))));
     select(pin!(keeper.landed(name.key())), limit).await;

@@ -80,7 +80,9 @@ impl Error {
         Error::new(ErrorKind::Unavailable, message).effect_unknown()
     }
 
-    pub(crate) fn mismatch(name: &str, asked: u32, there: u32) -> Error {
+    /// A line that is in use with another capacity than was asked for.
+    #[must_use]
+    pub fn mismatch(name: &str, asked: u32, there: u32) -> Error {
         let kind = |capacity: u32| match capacity {
             crate::line::WHOLE => "a mutex or read-write lock".to_string(),
             n => format!("a semaphore of {n}"),
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn an_error_says_who_and_where() {
         let holder = Seen {
-            token: 1187,
+            token: Some(1187),
             mode: Mode::Exclusive,
             weight: 1 << 20,
             host: "web-3".into(),
@@ -264,9 +266,9 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
-            entered: Duration::from_secs(50),
+            entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
-            expires_in: Duration::from_secs(12),
+            expires_in: Some(Duration::from_secs(12)),
         };
         let error = Error::new(ErrorKind::TimedOut, "timed out after 5 s")
             .named("nightly")

@@ -261,24 +261,27 @@ impl Hold {
             return false;
         }
         let mut deadline = sent.after(lease).before(margin(lease));
-        if inner.phase != Phase::Waiting && !self.terms.fixed {
+        let waits = inner.phase == Phase::Waiting;
+        if !waits && !self.terms.fixed {
             deadline = deadline.min(self.end(&inner));
         }
+        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         if sent >= inner.sent {
             inner.sent = sent;
             self.failed.store(false, Ordering::Release);
-            let waits = inner.phase == Phase::Waiting;
-            let renewed = waits || !self.terms.fixed;
-            let due = if renewed { sent.after(lease.min(self.renew_lease(waits)) / 2) } else { Moment::FAR };
+            let last = !waits && self.end(&inner) <= self.deadline();
+            let due = if last { Moment::FAR } else { sent.after(lease.min(self.renew_lease(waits)) / 2) };
             self.due.store(due.as_nanos(), Ordering::Release);
         }
-        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         true
     }
 
-    /// A renewal failed, with what became of it unknown.
-    pub(crate) fn renewal_failed(&self) {
-        self.failed.store(true, Ordering::Release);
+    /// A renewal that was sent at `sent` failed, with what became of it unknown. Old news if a later one was confirmed.
+    pub(crate) fn renewal_failed(&self, sent: Moment) {
+        let inner = lock(&self.inner);
+        if sent >= inner.sent {
+            self.failed.store(true, Ordering::Release);
+        }
     }
 
     fn renew_lease(&self, waits: bool) -> Duration {
@@ -300,13 +303,13 @@ impl Hold {
             return None;
         }
         let mut lease = self.renew_lease(waits);
-        if !even_if_fresh && (now.since(inner.sent) < lease / 10 || (self.terms.fixed && !waits)) {
+        let last = !waits && self.end(&inner) <= self.deadline();
+        if !even_if_fresh && (last || now.since(inner.sent) < lease / 10) {
             return None;
         }
-        if self.terms.fixed && !waits {
-            lease = self.deadline().since(now); // only asks whether it is there
-        } else if !waits {
-            lease = lease.min(self.end(&inner).since(now).max(Duration::from_millis(1)));
+        if !waits {
+            // As far as its end, if it has one: beyond that there is nothing to renew, only to ask whether it is there.
+            lease = lease.min(self.end(&inner).since(now).saturating_add(margin(lease)));
         }
         Some(Renew { place: Place { name: self.name.clone(), id: inner.id }, lease, at_least: None })
     }
@@ -318,10 +321,9 @@ impl Hold {
         inner.phase = Phase::Held;
         inner.granted = now;
         *(if exclusive { &mut inner.exclusive } else { &mut inner.shared }) += 1;
-        if self.terms.fixed {
+        self.deadline.fetch_min(self.end(&inner).as_nanos(), Ordering::AcqRel);
+        if self.end(&inner) <= self.deadline() {
             self.due.store(u64::MAX, Ordering::Release);
-        } else if let Some(max) = self.terms.max_hold {
-            self.deadline.fetch_min(now.after(max).as_nanos(), Ordering::AcqRel);
         }
     }
 

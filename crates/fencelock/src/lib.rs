@@ -41,3 +41,8 @@ pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 pub use store::{Line, Listed, Mode, Seen};
 pub use token::Token;
+
+/// The examples of the README run.
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -99,7 +99,8 @@ impl<I, T> Default for Line<I, T> {
 }
 
 impl<I: Copy + Eq + Hash, T> Line<I, T> {
-    /// Joins the line with `number`, which must be larger than every number this line has seen; numbers start at 1.
+    /// Joins the line with `number`, which must be larger than every number in it and every one it has granted; numbers
+    /// start at 1. The id must be new to the line.
     ///
     /// Without `queue` the ticket stays only if the weight of *all* tickets, waiting ones included, leaves room: overtaking
     /// a waiter would turn the order of the tokens around.
@@ -110,6 +111,7 @@ impl<I: Copy + Eq + Hash, T> Line<I, T> {
         if !queue && !self.has_room(weight, capacity) {
             return Entry::Full;
         }
+        debug_assert!(!self.numbers.contains_key(&id), "an id is entered once");
         debug_assert!(number > self.tickets.last_key_value().map_or(self.frontier, |(last, _)| *last), "numbers grow");
         self.tickets.insert(number, Ticket { id, weight, capacity, admitted: false, facts });
         self.numbers.insert(id, number);
@@ -214,5 +216,7 @@ impl<I: Copy + Eq + Hash, T> Line<I, T> {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-mod hints;
+pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "sqlite")]
@@ -266,7 +266,8 @@ pub enum Waited {
 pub struct Renew {
     /// Which.
     pub place: Place,
-    /// Its expiry becomes the later of what it is and now plus this.
+    /// Its expiry becomes the later of what it is and now plus this. A store whose tickets live with a session renews the
+    /// session, for as long as sessions live there.
     pub lease: Duration,
     /// Raises the line's counter to at least this, only if the ticket is still there. Needs
     /// [`settable_token`](Capability::settable_token).
@@ -314,8 +315,8 @@ pub enum Upgraded {
 /// A ticket as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its number.
-    pub token: u64,
+    /// Its number, where the store knows it before the grant.
+    pub token: Option<u64>,
     /// How it is, or wants to be, inside.
     pub mode: Mode,
     /// How much of the capacity it takes.
@@ -330,27 +331,36 @@ pub struct Seen {
     pub owner: String,
     /// Why.
     pub reason: Option<String>,
-    /// How long ago it joined the line.
-    pub entered: Duration,
+    /// How long ago it joined the line, where the store knows it.
+    pub entered: Option<Duration>,
     /// How long ago it was admitted, where the store knows it.
     pub admitted: Option<Duration>,
-    /// How long its lease still runs.
-    pub expires_in: Duration,
+    /// How long its lease still runs, where the store tells others.
+    pub expires_in: Option<Duration>,
 }
 
 impl fmt::Display for Seen {
     /// `held for 42 s by web-3 pid 912 (deploy 88), token 1187, lease ends in 12 s`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use crate::{error::spoken, name::printable};
-        let held = self.admitted.unwrap_or(self.entered);
-        write!(f, "held for {} by {} pid {}", spoken(held), printable(&self.identity), self.pid)?;
+        f.write_str("held")?;
+        if let Some(held) = self.admitted.or(self.entered) {
+            write!(f, " for {}", spoken(held))?;
+        }
+        write!(f, " by {} pid {}", printable(&self.identity), self.pid)?;
         if self.host != self.identity {
             write!(f, " on {}", printable(&self.host))?;
         }
         if let Some(reason) = &self.reason {
             write!(f, " ({})", printable(reason))?;
         }
-        write!(f, ", token {}, lease ends in {}", self.token, spoken(self.expires_in))
+        if let Some(token) = self.token {
+            write!(f, ", token {token}")?;
+        }
+        if let Some(left) = self.expires_in {
+            write!(f, ", lease ends in {}", spoken(left))?;
+        }
+        Ok(())
     }
 }
 
@@ -374,8 +384,8 @@ pub struct Listed {
     pub inside: usize,
     /// How many wait.
     pub waiting: usize,
-    /// How long the first one has been inside, or, where the store does not know, in the line.
-    pub held: Duration,
+    /// How long the first one has been inside, or, where the store does not know that, in the line.
+    pub held: Option<Duration>,
 }
 
 /// What to [`watch`](Store::watch).
@@ -451,11 +461,24 @@ pub enum Reach {
     Network,
 }
 
+/// What becomes of a ticket that finds no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// It is admitted in the order of entering.
+    Fifo,
+    /// It waits in the line, in no particular order.
+    Unordered,
+    /// It cannot wait in the line: enter answers `Full` even where queueing was asked for, and clients wait beside it.
+    Absent,
+}
+
 /// Which weights a store can keep apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
     /// Only all of the capacity: a mutex.
     Whole,
+    /// All of it or one: readers and writers, no permits.
+    ReadWrite,
     /// Any: readers and permits as well.
     Any,
 }
@@ -465,8 +488,8 @@ pub enum Weights {
 pub struct Capability {
     /// How far its tokens can be trusted.
     pub fencing: Fencing,
-    /// Whether admission is in the order of entering.
-    pub fair: bool,
+    /// What becomes of a ticket that finds no room.
+    pub queue: Queue,
     /// How a waiter learns that its turn has come.
     pub wake: Wake,
     /// What a ticket's life hangs on.
@@ -477,8 +500,12 @@ pub struct Capability {
     pub weights: Weights,
     /// How many tickets one [`enter`](Store::enter) takes all or none of; at least 1.
     pub atomic_batch: usize,
-    /// Whether [`Renew::at_least`] is heeded.
+    /// Whether [`Renew::at_least`] is heeded; otherwise it is an `Unsupported` error.
     pub settable_token: bool,
+    /// Whether [`Store::upgrade`] works; otherwise it is an `Unsupported` error.
+    pub upgrade: bool,
+    /// Whether [`Store::expel`] works; otherwise it is an `Unsupported` error.
+    pub expel: bool,
     /// The shortest lease it can keep.
     pub shortest_lease: Duration,
     /// The longest lease it can keep.
@@ -540,11 +567,12 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn capability(&self) -> Capability;
 
     /// Called once, before any verb. A store whose tickets hang on a session or a connection opens it on the host's library
-    /// thread.
+    /// thread. It cannot fail: what goes wrong is told by the verbs that need it.
     fn attach(&self, host: Host);
 
     /// Joins lines. Up to [`atomic_batch`](Capability::atomic_batch) tickets in one call, all or none: if one is `Full` or
     /// fails, none is in its line; the others then answer `Full` with nobody to name. Answers are in the order of the batch.
+    /// Where a store enters first and takes back what was refused, others may see that for a moment, which can only delay.
     ///
     /// Idempotent by id: a ticket that is there already keeps its number; its expiry becomes the later of what it is and now
     /// plus the lease.
@@ -566,6 +594,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Lowers a ticket's weight (number and place stay; whoever fits then is let in), and says something new of it.
     /// A larger weight than it has is ignored.
+    ///
+    /// # Errors
+    /// `Unsupported` for a weight where [`weights`](Capability::weights) is `Whole`.
     fn change<'a>(
         &'a self,
         place: &'a Place,
@@ -581,7 +612,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn expel<'a>(&'a self, name: &'a Name, token: u64) -> BoxFuture<'a, Result<Presence>>;
 
     /// A stream of hints that something within `scope` has changed: somebody came, left, was admitted, lapsed and was swept,
-    /// was changed. Every change after the answer is told; a lapse that nobody has noticed yet is not.
+    /// was changed. Every change after the answer is told, several maybe by one hint, and where the store has to poll up to a
+    /// second late; a lapse that nobody has noticed yet is not.
     fn watch<'a>(&'a self, scope: Scope) -> BoxFuture<'a, Result<BoxStream<'static, Hint>>>;
 
     /// Who is in a line.
@@ -614,8 +646,10 @@ pub fn check_batch(batch: &[Enter], capability: &Capability) -> Result<()> {
             let message = format!("a weight of {} does not fit a capacity of {}", ticket.weight, ticket.capacity);
             return Err(Error::new(ErrorKind::InvalidInput, message).named(name));
         }
-        if capability.weights == Weights::Whole && ticket.weight != ticket.capacity {
-            return Err(Error::new(ErrorKind::Unsupported, "this store keeps no readers and no permits").named(name));
+        let readers_only = capability.weights == Weights::ReadWrite && ticket.capacity != crate::line::WHOLE;
+        if readers_only || (capability.weights == Weights::Whole && ticket.weight != ticket.capacity) {
+            let kept = if readers_only { "permits" } else { "readers and no permits" };
+            return Err(Error::new(ErrorKind::Unsupported, format!("this store keeps no {kept}")).named(name));
         }
     }
     Ok(())

@@ -120,3 +120,180 @@ async fn owners_re_enter_and_downgrade() {
     write.release().await.unwrap();
     assert!(locks.list("").await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn max_hold_ends_when_it_says_and_is_safe_until_then() {
+    let (clock, locks) = virtual_locks();
+    let guard = locks.mutex("a").lock_with(Options::new().max_hold(50 * SECOND)).await.unwrap();
+    for _ in 0..49 {
+        clock.advance(SECOND);
+        assert_eq!(guard.state(), State::Safe, "with {:?} left", guard.remaining());
+    }
+    assert_eq!(guard.remaining(), SECOND);
+    clock.advance(SECOND);
+    assert_eq!(guard.state(), State::Lost);
+    let error = guard.run(async {}).await.unwrap_err();
+    assert!(error.to_string().contains("held for 50 s, the longest that was allowed"), "{error}");
+    assert!(locks.mutex("a").try_lock().await.is_ok(), "it was left, not only lost");
+}
+
+#[tokio::test]
+async fn min_hold_keeps_the_release_back() {
+    let (clock, locks) = virtual_locks();
+    let mutex = locks.mutex("a");
+    let options = || Options::new().min_hold(60 * SECOND);
+    drop(mutex.lock_with(options()).await.unwrap());
+    clock.advance(59 * SECOND);
+    assert_eq!(mutex.try_lock().await.unwrap_err().kind(), ErrorKind::Held, "renewed although nobody has a guard");
+    clock.advance(SECOND);
+    let guard = mutex.lock_with(options()).await.unwrap();
+    let release = tokio::spawn(guard.release());
+    tokio::task::yield_now().await;
+    clock.advance(59 * SECOND);
+    tokio::task::yield_now().await;
+    assert!(!release.is_finished(), "the release resolves when min_hold is over");
+    clock.advance(SECOND);
+    assert_eq!(release.await.unwrap().unwrap(), Released::Held);
+    for wrong in [options().max_hold(59 * SECOND), options().fixed_lease(59 * SECOND)] {
+        assert_eq!(mutex.lock_with(wrong).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[tokio::test]
+async fn a_jump_past_the_deadline_is_lost_at_the_next_line_and_stays_lost() {
+    let (clock, locks) = virtual_locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let mut polled = 0;
+    let work = std::future::poll_fn(|cx| {
+        polled += 1;
+        cx.waker().wake_by_ref();
+        std::task::Poll::<()>::Pending
+    });
+    {
+        let mut run = std::pin::pin!(guard.run(work));
+        assert!(futures_util::poll!(run.as_mut()).is_pending());
+        clock.jump(31 * SECOND); // as a suspended machine or a stopped process would see it
+        assert_eq!(guard.state(), State::Lost);
+        assert_eq!(run.await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+    assert_eq!(polled, 1, "the work was polled past the deadline");
+    clock.settle();
+    assert_eq!(guard.state(), State::Lost, "a late renewal revived it");
+    guard.lost().await;
+}
+
+/// The only worker is blocked past the lease: the library thread notices, and the next line of code does.
+#[test]
+fn a_blocked_runtime_does_not_lose_in_silence() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = Locks::with_store(MemoryStore::new());
+    runtime.block_on(async {
+        let options = Options::new().fixed_lease(Duration::from_millis(100));
+        let guard = std::sync::Arc::new(locks.mutex("a").lock_with(options).await.unwrap());
+        let (fired, told) = std::sync::mpsc::channel();
+        let watched = guard.clone();
+        // Somebody else's thread hears of it while the runtime is blocked.
+        let elsewhere = std::thread::spawn(move || {
+            let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            other.block_on(watched.lost());
+            fired.send(()).unwrap();
+        });
+        let mut polls = 0;
+        let outcome = guard
+            .run(async {
+                std::future::poll_fn(|_| {
+                    polls += 1;
+                    std::task::Poll::Ready(())
+                })
+                .await;
+                told.recv_timeout(Duration::from_secs(10)).expect("lost() fires while the runtime is blocked");
+                // Blocked for as long as it took to be lost; control comes back to the runtime only here.
+                tokio::task::yield_now().await;
+                unreachable!("polled past the deadline");
+            })
+            .await;
+        assert_eq!(guard.state(), State::Lost);
+        assert_eq!(outcome.map(|(): ()| ()).unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(polls, 1);
+        elsewhere.join().unwrap();
+    });
+}
+
+/// Dropped when no runtime is left: the library thread sends the release.
+#[test]
+fn a_guard_dropped_after_its_runtime_is_released() {
+    let locks = Locks::with_store(MemoryStore::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guard = runtime.block_on(locks.mutex("a").lock()).unwrap();
+    drop(runtime);
+    drop(guard);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        locks.close().await;
+        assert!(locks.list("").await.unwrap().is_empty());
+    });
+}
+
+#[tokio::test]
+async fn an_owners_second_call_survives_the_cancellation_of_its_first() {
+    let (_clock, locks) = virtual_locks();
+    let mutex = locks.mutex("a");
+    let stranger = mutex.lock().await.unwrap();
+    let owner = locks.owner();
+    let mut first = Box::pin(mutex.lock_as(&owner));
+    let mut second = Box::pin(mutex.lock_as(&owner));
+    assert!(futures_util::poll!(first.as_mut()).is_pending());
+    assert!(futures_util::poll!(second.as_mut()).is_pending());
+    assert_eq!(locks.inspect("a").await.unwrap().waiting.len(), 1, "one ticket for both");
+    assert_eq!(
+        mutex.lock_as_with(&owner, Options::new().wait(Duration::ZERO)).await.unwrap_err().kind(),
+        ErrorKind::Held
+    );
+    drop(first);
+    stranger.release().await.unwrap();
+    let guard = second.await.unwrap();
+    drop(guard);
+    locks.close().await;
+    assert!(locks.list("").await.unwrap().is_empty());
+    // With nobody left who waits, the ticket goes too.
+    let stranger = mutex.lock().await.unwrap();
+    let mut only = Box::pin(mutex.lock_as(&owner));
+    assert!(futures_util::poll!(only.as_mut()).is_pending());
+    drop(only);
+    locks.close().await;
+    assert!(locks.inspect("a").await.unwrap().waiting.is_empty());
+    drop(stranger);
+}
+
+/// An upgrade takes its number while its line is locked: a reader that comes and goes meanwhile must not be ahead of it.
+#[test]
+fn upgrades_race_with_readers() {
+    let locks = Locks::with_store(MemoryStore::new());
+    let threads: Vec<_> = [true, false]
+        .into_iter()
+        .map(|upgrades| {
+            let lock = locks.rwlock("a");
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    let mut last = 0;
+                    for _ in 0..2_000 {
+                        let read = lock.read().await.unwrap();
+                        assert!(read.token().number() > last);
+                        last = read.token().number();
+                        if !upgrades {
+                            read.release().await.unwrap();
+                        } else if let Ok(write) = read.try_upgrade().await {
+                            assert!(write.token().number() > last);
+                            last = write.token().number();
+                            write.release().await.unwrap();
+                        }
+                    }
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
