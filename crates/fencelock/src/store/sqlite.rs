@@ -19,7 +19,7 @@
 
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
-    Presence, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
+    Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
 };
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
@@ -49,7 +49,7 @@ mod thread;
 mod verbs;
 
 /// A log beside the file that is longer than this is worth a client's time when it leaves.
-const LONG_LOG: u64 = 1 << 20;
+const LONG_LOG: u64 = 256 << 10;
 
 /// A name that nobody else has: 16 hex digits.
 fn random_name() -> String {
@@ -81,7 +81,7 @@ impl SqliteStore {
         let conn = file.connect(false)?;
         file.check_layout(&conn)?;
         begin_boot(&file, &conn, boot)?;
-        if file.log_size() > 4 * LONG_LOG {
+        if file.log_size() > 64 * LONG_LOG {
             // Those who were here before us left no time to do it. If others are at it, one of them will.
             let _ = thread::checkpoint(&conn, "TRUNCATE");
         }
@@ -152,7 +152,8 @@ fn begin_boot(file: &StoreFile, conn: &Connection, boot: &str) -> Result<()> {
         }
         txn.execute("DELETE FROM kept WHERE name > ''", [])?;
         txn.execute("DELETE FROM watcher", [])?;
-        let sql = "UPDATE kept SET last = max(last, reserved), reserved = max(last, reserved) + ?2, boot = ?1, watched = 0 \
+        let sql = "UPDATE kept SET last = max(last, reserved, promised), reserved = max(last, reserved, promised) + ?2, \
+                   boot = ?1, watched = 0 \
                    WHERE name = '' AND id = x''";
         if txn.execute(sql, rusqlite::params![boot, book::BLOCK])? != 1 {
             return Err(rusqlite::Error::QueryReturnedNoRows);
@@ -178,13 +179,15 @@ impl Store for SqliteStore {
     fn capability(&self) -> Capability {
         Capability {
             fencing: Fencing::SingleNode,
-            fair: true,
+            queue: Queue::Fifo,
             wake: if cfg!(target_os = "linux") { Wake::Push } else { Wake::Poll },
             lifetime: Lifetime::Ticket,
             reach: Reach::Host,
             weights: Weights::Any,
             atomic_batch: 64,
             settable_token: true,
+            upgrade: true,
+            expel: true,
             shortest_lease: Duration::from_millis(100),
             longest_lease: Duration::from_secs(365 * 86_400),
         }
@@ -331,7 +334,11 @@ impl Store for SqliteStore {
             let client = &self.client;
             self.open_socket();
             // From here on whoever stops watching the same leaves our row alone.
-            *client.mine().watched.entry(scope.clone()).or_default() += 1;
+            {
+                let mut mine = client.mine();
+                *mine.watched.entry(scope.clone()).or_default() += 1;
+                mine.has_watched = true;
+            }
             let watching = Watching { hints: client.hints.subscribe(scope.clone()), client: client.clone(), scope };
             let scope = &watching.scope;
             let again = || {
@@ -382,7 +389,7 @@ fn list(conn: &Connection, now: i64, prefix: &str, after: Option<&str>, limit: u
     };
     while let Some(key) = next.filter(|key| key.starts_with(prefix) && listed.len() < limit) {
         if let Some((name, line)) = book::read_line(conn, &key, now)? {
-            let held = line.inside.first().map_or(Duration::ZERO, |head| head.admitted.unwrap_or(head.entered));
+            let held = line.inside.first().and_then(|head| head.admitted.or(head.entered));
             listed.push(Listed { name, inside: line.inside.len(), waiting: line.waiting.len(), held });
         }
         next = book::next_line(conn, &key, false)?;

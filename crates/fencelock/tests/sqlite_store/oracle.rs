@@ -47,12 +47,12 @@ struct Side<'a> {
 fn picture(line: &Line) -> String {
     let tickets = |list: &[fencelock::store::Seen]| {
         let shown = |seen: &fencelock::store::Seen| {
-            let (owner, expires) = (&seen.owner[..4], seen.expires_in.as_secs());
-            format!("{owner} {} {} {expires} {}", seen.mode, seen.weight, seen.entered.as_secs())
+            let (owner, expires) = (&seen.owner[..4], seen.expires_in.unwrap().as_secs());
+            format!("{owner} {} {} {expires} {}", seen.mode, seen.weight, seen.entered.unwrap().as_secs())
         };
         list.iter().map(shown).collect::<Vec<_>>().join(", ")
     };
-    let numbers: Vec<u64> = line.inside.iter().chain(&line.waiting).map(|seen| seen.token).collect();
+    let numbers: Vec<u64> = line.inside.iter().chain(&line.waiting).map(|seen| seen.token.unwrap()).collect();
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
     format!("{}: [{}] [{}]", line.capacity, tickets(&line.inside), tickets(&line.waiting))
 }
@@ -64,7 +64,7 @@ impl Side<'_> {
         self.stores[self.turn % self.stores.len()]
     }
 
-    async fn act(&mut self, act: &Act, capacity: u32, ids: &[TicketId], now: fencelock::Moment) -> String {
+    async fn act(&mut self, act: &Act, capacity: u32, ids: &[TicketId], now: fencelock::clock::Moment) -> String {
         let on = |id: usize, name: usize| Place { name: super::name(NAMES[name]), id: ids[id] };
         let entry = |id: usize, name: usize, weight: u32, queue: bool, lease: u64| {
             let weight = if capacity == WHOLE && weight == 3 { WHOLE } else { weight };
@@ -106,7 +106,7 @@ impl Side<'_> {
                 let there = self.next().inspect(&name).await.unwrap();
                 let owner = OwnerId::from_bytes(*ids[id].as_bytes()).to_string();
                 let token = there.inside.iter().chain(&there.waiting).find(|seen| seen.owner == owner);
-                format!("{:?}", self.next().expel(&name, token.map_or(0, |seen| seen.token)).await.unwrap())
+                format!("{:?}", self.next().expel(&name, token.map_or(0, |seen| seen.token.unwrap())).await.unwrap())
             }
             Act::Look { id } => match self.next().wait(&on(id, line(id)), now).await.unwrap() {
                 Waited::Admitted { .. } => "admitted".to_string(),

@@ -22,6 +22,8 @@ pub(super) struct News {
     pub(super) tickets: Vec<Told>,
     /// Lines in which something changed, and the clients that watch them.
     pub(super) lines: Vec<(Name, Vec<String>)>,
+    /// Few reserved numbers are left.
+    pub(super) few_numbers: bool,
 }
 
 /// A ticket's client is to be told.
@@ -45,6 +47,9 @@ pub(super) struct Txn<'a> {
     pub(super) news: News,
     watched: bool,
 }
+
+/// With fewer reserved numbers left than this, more are reserved ahead of time.
+const FEW: i64 = BLOCK / 2;
 
 /// The line's own row.
 #[derive(Debug)]
@@ -266,13 +271,17 @@ impl<'a> Txn<'a> {
             .conn
             .prepare_cached(
                 "UPDATE kept SET last = last + ?2 \
-                 WHERE name = '' AND id = x'' AND boot = ?1 AND last + ?2 <= reserved RETURNING last, watched",
+                 WHERE name = '' AND id = x'' AND boot = ?1 AND last + ?2 <= reserved \
+                 RETURNING last, watched, reserved - last",
             )?
-            .query_row(params![self.boot, count], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+            .query_row(params![self.boot, count], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            })
             .optional()?;
-        if let Some((last, watched)) = taken {
+        if let Some((last, watched, left)) = taken {
             self.wrote = true;
             self.watched = watched > 0;
+            self.news.few_numbers = left < FEW;
             return Ok(last);
         }
         self.reserve(count)?;
@@ -302,6 +311,32 @@ impl<'a> Txn<'a> {
         if changed == 0 {
             return Err(Error::new(ErrorKind::Broken, "the store file has no numbers left").into());
         }
+        Ok(())
+    }
+
+    /// Announces the next block, if few numbers are left. It is reserved by [`keep_promise`](Txn::keep_promise) as soon as
+    /// the announcement has reached the disk, which needs no transaction: nobody is held up by it.
+    pub(super) fn promise(&mut self) -> Act<Option<i64>> {
+        let promised = self
+            .conn
+            .prepare_cached(
+                "UPDATE kept SET promised = reserved + ?2 \
+                 WHERE name = '' AND id = x'' AND boot = ?1 AND reserved - last < ?3 RETURNING promised",
+            )?
+            .query_row(params![self.boot, BLOCK, FEW], |row| row.get(0))
+            .optional()?;
+        self.wrote |= promised.is_some();
+        Ok(promised)
+    }
+
+    /// Reserves what was announced.
+    pub(super) fn keep_promise(&mut self, promised: i64) -> Act<()> {
+        let boot = self.boot;
+        self.write(
+            "UPDATE kept SET reserved = ?2 \
+             WHERE name = '' AND id = x'' AND boot = ?1 AND reserved < ?2 AND promised >= ?2",
+            params![boot, promised],
+        )?;
         Ok(())
     }
 
@@ -476,7 +511,7 @@ pub(super) fn mode_number(mode: Mode) -> i64 {
 fn read_seen(row: &Row<'_>, now: i64) -> rusqlite::Result<(TicketId, bool, Seen)> {
     let since = |at: i64| Duration::from_nanos(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
     let seen = Seen {
-        token: row.get::<_, i64>(0)?.unsigned_abs(),
+        token: Some(row.get::<_, i64>(0)?.unsigned_abs()),
         mode: match row.get::<_, i64>(6)? {
             0 => Mode::Exclusive,
             1 => Mode::Shared,
@@ -488,9 +523,9 @@ fn read_seen(row: &Row<'_>, now: i64) -> rusqlite::Result<(TicketId, bool, Seen)
         identity: row.get(10)?,
         owner: OwnerId::from_bytes(row.get(7)?).to_string(),
         reason: row.get(11)?,
-        entered: since(row.get(4)?),
+        entered: Some(since(row.get(4)?)),
         admitted: row.get::<_, Option<i64>>(5)?.map(since),
-        expires_in: Duration::from_nanos(u64::try_from(row.get::<_, i64>(3)?.saturating_sub(now)).unwrap_or(0)),
+        expires_in: Some(Duration::from_nanos(u64::try_from(row.get::<_, i64>(3)?.saturating_sub(now)).unwrap_or(0))),
     };
     Ok((TicketId::from_bytes(row.get(12)?), row.get::<_, Option<i64>>(2)?.is_some(), seen))
 }

@@ -19,9 +19,15 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 /// After so many commits of ours the log is brought into the file, and lapsed tickets are looked for everywhere.
-const HOUSEKEEPING: u32 = 1000;
+const HOUSEKEEPING: u32 = 4000;
+
+/// Another process is done with its transaction in less time than it takes to hand ours to the store's thread: so often and
+/// after so long it is tried again on the caller's thread, which is held no longer by that than by the transaction itself.
+const RETRIES: u32 = 2;
+const RETRY_AFTER: Duration = Duration::from_micros(10);
 
 /// What everything of one client shares.
 #[derive(Debug)]
@@ -47,6 +53,8 @@ pub(super) struct Mine {
     pub(super) host: Option<Host>,
     /// What is watched, and by how many streams.
     pub(super) watched: HashMap<Scope, usize>,
+    /// Whether rows for that may be in the file.
+    pub(super) has_watched: bool,
 }
 
 /// What this client knows of a ticket.
@@ -176,7 +184,17 @@ impl Client {
     {
         let mut act = act;
         let mut news = News::default();
-        let tried = self.with_free(|conn| self.attempt(conn, false, &mut act, &mut news));
+        let mut tried = self.with_free(|conn| self.attempt(conn, false, &mut act, &mut news));
+        for _ in 0..RETRIES {
+            if !matches!(tried, Tried::Busy) {
+                break;
+            }
+            let start = std::time::Instant::now();
+            while start.elapsed() < RETRY_AFTER {
+                std::hint::spin_loop();
+            }
+            tried = self.with_free(|conn| self.attempt(conn, false, &mut act, &mut news));
+        }
         match tried {
             Tried::Done(answer) => {
                 self.tell(news);
@@ -319,6 +337,9 @@ impl Client {
             let forget = move |txn: &mut Txn<'_>| dead.iter().try_for_each(|client| verbs::unwatch(txn, client, None));
             let _ = self.attendant.give(self, Job::errand(forget));
         }
+        if news.few_numbers {
+            self.attendant.reserve(self);
+        }
         if self.commits.fetch_add(1, Ordering::Relaxed) >= HOUSEKEEPING {
             self.commits.store(0, Ordering::Relaxed);
             self.attendant.clean_up(self);
@@ -412,7 +433,7 @@ impl Client {
     /// A moment of the file on the clock that sleeps are measured on.
     pub(super) fn moment(&self, at: i64) -> Moment {
         let left = u64::try_from(at.saturating_sub(self.now())).unwrap_or(0);
-        self.clock.now().after(std::time::Duration::from_nanos(left))
+        self.clock.now().after(Duration::from_nanos(left))
     }
 
     /// The end: nothing can be done any more.
@@ -429,10 +450,15 @@ impl Client {
     /// Many processes that live for a moment must not let the log grow without end. Most of the time this is one look at its
     /// size.
     fn last_words(&self, conn: &Connection) {
-        if !self.mine().watched.is_empty() {
-            let mut news = News::default();
+        if self.mine().has_watched {
             let mut forget = |txn: &mut Txn<'_>| verbs::unwatch(txn, &self.me, None);
-            let _ = self.attempt(conn, false, &mut forget, &mut news);
+            // If others are at the file all the time, the next one with news for us will do it.
+            for _ in 0..20 {
+                if !matches!(self.attempt(conn, false, &mut forget, &mut News::default()), Tried::Busy) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         if self.file.log_size() > super::LONG_LOG {
             let _ = super::thread::checkpoint(conn, "TRUNCATE");

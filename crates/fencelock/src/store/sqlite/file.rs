@@ -133,6 +133,11 @@ impl StoreFile {
         fs::metadata(self.beside("-wal")).map_or(0, |about| about.len())
     }
 
+    /// Brings what was committed to the disk. Unlike the file, the log may be opened: SQLite has no locks on it.
+    pub(super) fn sync_log(&self) -> io::Result<()> {
+        fs::File::open(self.beside("-wal"))?.sync_data()
+    }
+
     /// A path beside the file.
     pub(super) fn beside(&self, ending: &str) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
@@ -148,6 +153,8 @@ fn open(path: &Path, durable: bool) -> rusqlite::Result<Connection> {
     conn.busy_timeout(Duration::ZERO)?;
     // Checkpoints sync to the disk: the store's thread makes them, not whoever happens to commit, or to close.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Otherwise statements are planned anew whenever their parameters change, which doubles what they cost.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     retry(|| {
         conn.pragma_update(None, "wal_autocheckpoint", 0)?;
         conn.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" })
@@ -209,15 +216,42 @@ fn create(path: &Path) -> Result<()> {
     fill(&conn).map_err(fault)?;
     // Closing it writes everything into the one file and takes the log away.
     conn.close().map_err(|(_, error)| fault(error))?;
-    match fs::hard_link(&draft.0, path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(cannot(error)),
-        _ => {
-            if let Some(folder) = path.parent() {
-                // Where a folder cannot be synced there is nothing better to do.
-                let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
-            }
-            Ok(())
+    publish(&draft.0, path).map_err(cannot)
+}
+
+/// Gives a complete file its name, unless somebody else was faster. One at a time: a log that was left behind by a file that
+/// is no longer there must go, or SQLite would take it for the new file's; the log of a new file must not.
+#[cfg(unix)]
+fn publish(draft: &Path, path: &Path) -> io::Result<()> {
+    let folder = fs::File::open(path.parent().unwrap_or(Path::new("/")))?;
+    let start = Instant::now();
+    while let Err(error) = folder.try_lock() {
+        match error {
+            fs::TryLockError::WouldBlock if start.elapsed() < OPENING => std::thread::sleep(Duration::from_millis(1)),
+            error => return Err(error.into()),
         }
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
+    for ending in ["-wal", "-shm"] {
+        let mut left = path.to_path_buf().into_os_string();
+        left.push(ending);
+        match fs::remove_file(left) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::hard_link(draft, path)?;
+    folder.sync_all()
+}
+
+/// Folders cannot be locked here: whoever moves a store file away has to take its log along.
+#[cfg(not(unix))]
+fn publish(draft: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 

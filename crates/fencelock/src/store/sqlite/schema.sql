@@ -40,6 +40,7 @@ CREATE TABLE kept (
     -- The file.
     last     INTEGER,           -- the last number given away
     reserved INTEGER,           -- numbers up to this may be given away: it was synced to the disk before any of them was
+    promised INTEGER,           -- numbers up to this are about to be reserved: synced without holding up anybody
     boot     TEXT,              -- the boot during which all this was written
     watched  INTEGER,           -- how many rows the table watcher has
     expelled INTEGER,           -- how many tickets were put out by force
@@ -64,4 +65,4 @@ CREATE VIEW tickets AS
 SELECT name, number, weight, waiting IS NULL AS inside, expiry, entered, admitted, host, pid, identity, reason, value, held
 FROM kept WHERE id <> x'' ORDER BY name, number;
 
-INSERT INTO kept (name, id, last, reserved, boot, watched, expelled) VALUES ('', x'', 0, 0, '', 0, 0);
+INSERT INTO kept (name, id, last, reserved, promised, boot, watched, expelled) VALUES ('', x'', 0, 0, 0, '', 0, 0);

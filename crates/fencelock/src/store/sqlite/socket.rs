@@ -113,11 +113,13 @@ mod linux {
             let first = state.inbox.is_none();
             state.inbox = None;
             self.open_folder(&mut state, true)?;
-            let path = at(state.folder.as_ref(), &self.me);
-            let _ = std::fs::remove_file(&path);
-            let socket = UnixDatagram::bind(&path)?;
+            // Under a passing name first: for a moment there is a file that nobody listens to, which others would remove.
+            let draft = at(state.folder.as_ref(), &format!("{}.new", self.me));
+            let _ = std::fs::remove_file(&draft);
+            let socket = UnixDatagram::bind(&draft)?;
             socket.set_nonblocking(true)?;
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(self.modes().1))?;
+            std::fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(self.modes().1))?;
+            std::fs::rename(&draft, at(state.folder.as_ref(), &self.me))?;
             state.inbox = Some(Arc::new(socket));
             if first {
                 self.sweep(&state);

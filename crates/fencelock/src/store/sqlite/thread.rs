@@ -18,8 +18,11 @@ use std::time::{Duration, Instant};
 
 /// How long an act waits for others to let go of the file.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait before the next try, at least and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+/// How long to wait before the next try: at first, at most while it may still be a matter of other transactions, each of
+/// which takes a moment only, and at most once somebody seems to sit on the file.
+const PAUSES: [Duration; 3] = [Duration::from_micros(30), Duration::from_micros(200), Duration::from_millis(5)];
+/// When that is.
+const A_MOMENT: Duration = Duration::from_millis(200);
 /// How often a client that can be told by others looks whether a message was lost.
 const SLOW_TICK: Duration = Duration::from_secs(2);
 /// How often one looks that cannot be told: it holds tickets and never waited. So it learns within a second that it was put
@@ -43,6 +46,7 @@ pub(super) struct Attendant {
     closed: AtomicBool,
     look: AtomicBool,
     clean: AtomicBool,
+    reserve: AtomicBool,
     /// The moment of the file at which something may lapse in a line where we wait.
     lapse: AtomicI64,
 }
@@ -57,6 +61,7 @@ impl Default for Attendant {
             closed: AtomicBool::new(false),
             look: AtomicBool::new(false),
             clean: AtomicBool::new(false),
+            reserve: AtomicBool::new(false),
             lapse: AtomicI64::new(i64::MAX),
         }
     }
@@ -98,6 +103,13 @@ impl Attendant {
         self.ring_quietly(client);
     }
 
+    /// Few reserved numbers are left.
+    pub(super) fn reserve(&self, client: &Arc<Client>) {
+        if !self.reserve.swap(true, SeqCst) {
+            self.ring_quietly(client);
+        }
+    }
+
     pub(super) fn close(&self) {
         self.closed.store(true, SeqCst);
         if let Some(bell) = &*self.bell() {
@@ -132,6 +144,8 @@ impl Attendant {
             Error::new(ErrorKind::Unavailable, "the system cannot start one more thread").caused_by(error)
         };
         let new = Arc::new(Bell::new().map_err(cannot)?);
+        // What it was started for is there already.
+        new.ring();
         let (client, theirs) = (client.clone(), new.clone());
         std::thread::Builder::new()
             .name("fencelock-sqlite".into())
@@ -166,7 +180,7 @@ impl Shift {
             bell,
             durable: None,
             jobs: VecDeque::new(),
-            pause: PAUSES.0,
+            pause: PAUSES[0],
             retry: None,
             last_tick: Instant::now(),
             version: None,
@@ -175,7 +189,6 @@ impl Shift {
     }
 
     fn attend(mut self) {
-        // An act of the thread that started us has its own ring.
         while !self.client.attendant.closed.load(SeqCst) {
             let at_most = self.how_long();
             self.bell.wait(&self.client.post, at_most);
@@ -185,6 +198,10 @@ impl Shift {
             self.look_after_lapses();
             if self.tick().is_some_and(|tick| self.last_tick + tick <= Instant::now()) {
                 self.on_tick();
+            }
+            if self.client.attendant.reserve.load(SeqCst) {
+                self.reserve_ahead();
+                self.client.attendant.reserve.store(false, SeqCst);
             }
             if self.client.attendant.clean.swap(false, SeqCst) {
                 self.clean_up();
@@ -245,13 +262,12 @@ impl Shift {
             }
         }
         if busy {
-            let jitter = u64::from(super::random_name().as_bytes()[0] & 7);
-            self.retry =
-                Some(Instant::now() + self.pause + self.pause.mul_f64(0.1) * u32::try_from(jitter).unwrap_or(0));
-            self.pause = (self.pause * 2).min(PAUSES.1);
+            self.retry = Some(Instant::now() + self.pause.mul_f64(0.5 + fastrand::f64()));
+            let sat_on = self.jobs.iter().any(|job| job.since().elapsed() > A_MOMENT);
+            self.pause = (self.pause * 2).min(if sat_on { PAUSES[2] } else { PAUSES[1] });
         } else {
             self.retry = None;
-            self.pause = PAUSES.0;
+            self.pause = PAUSES[0];
         }
     }
 
@@ -290,6 +306,28 @@ impl Shift {
             self.durable = Some(self.client.file.connect(true)?);
         }
         self.durable.as_ref().ok_or_else(closed)
+    }
+
+    /// Reserves the next block of numbers, so that nobody has to wait for the disk when the last one is used up. If it does
+    /// not work out, whoever needs a number first will do it.
+    fn reserve_ahead(&self) {
+        let Some(Some(promised)) = self.insist(|txn| txn.promise()) else { return };
+        if self.client.file.sync_log().is_ok() {
+            self.insist(|txn| txn.keep_promise(promised));
+        }
+    }
+
+    /// A short act, tried again a few times if others are at the file.
+    fn insist<T>(&self, mut act: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Option<T> {
+        for _ in 0..20 {
+            let mut news = News::default();
+            match self.client.with_main(|conn| self.client.attempt(conn, false, &mut act, &mut news)) {
+                Ok(Tried::Done(done)) => return done.ok(),
+                Ok(_) => std::thread::sleep(PAUSES[0]),
+                Err(_) => return None,
+            }
+        }
+        None
     }
 
     fn read_inbox(&mut self) {
