@@ -103,8 +103,16 @@ pub(crate) fn describe(seen: &Seen) -> String {
     if let Some(reason) = &seen.reason {
         text += &format!(" (\"{}\")", printable(reason));
     }
-    let held = spoken(seen.admitted.unwrap_or(seen.entered));
-    text + &format!(" for {held}, token {}, lease ends in {}", seen.token, spoken(seen.expires_in))
+    if let Some(held) = seen.admitted.or(seen.entered) {
+        text += &format!(" for {}", spoken(held));
+    }
+    if let Some(token) = seen.token {
+        text += &format!(", token {token}");
+    }
+    if let Some(left) = seen.expires_in {
+        text += &format!(", lease ends in {}", spoken(left));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -116,7 +124,7 @@ mod tests {
     #[test]
     fn the_line_of_the_contract() {
         let holder = Seen {
-            token: 1187,
+            token: Some(1187),
             mode: Mode::Exclusive,
             weight: 1 << 20,
             host: "web-3".into(),
@@ -124,9 +132,9 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
-            entered: Duration::from_secs(50),
+            entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
-            expires_in: Duration::from_secs(12),
+            expires_in: Some(Duration::from_secs(12)),
         };
         let error = Error::new(ErrorKind::Held, "held").named("nightly").held_by(Some(holder));
         let failure = Failure::from(error);

@@ -4,10 +4,10 @@ use fencelock::{Line, Seen};
 use serde::Serialize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One ticket.
+/// One ticket. What the store does not tell is null.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ticket<'a> {
-    token: String,
+    token: Option<String>,
     mode: &'static str,
     weight: u32,
     host: &'a str,
@@ -15,14 +15,14 @@ pub(crate) struct Ticket<'a> {
     identity: &'a str,
     owner: &'a str,
     reason: Option<&'a str>,
-    entered_at: String,
-    expires_in_ms: u64,
+    entered_at: Option<String>,
+    expires_in_ms: Option<u64>,
 }
 
 impl<'a> From<&'a Seen> for Ticket<'a> {
     fn from(seen: &'a Seen) -> Ticket<'a> {
         Ticket {
-            token: seen.token.to_string(),
+            token: seen.token.map(|token| token.to_string()),
             mode: seen.mode.as_str(),
             weight: seen.weight,
             host: &seen.host,
@@ -30,8 +30,8 @@ impl<'a> From<&'a Seen> for Ticket<'a> {
             identity: &seen.identity,
             owner: &seen.owner,
             reason: seen.reason.as_deref(),
-            entered_at: rfc3339(SystemTime::now().checked_sub(seen.entered).unwrap_or(UNIX_EPOCH)),
-            expires_in_ms: millis(seen.expires_in),
+            entered_at: seen.entered.and_then(|ago| SystemTime::now().checked_sub(ago)).map(rfc3339),
+            expires_in_ms: seen.expires_in.map(millis),
         }
     }
 }
@@ -62,7 +62,7 @@ pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) inside: usize,
     pub(crate) waiting: usize,
-    pub(crate) held_ms: u64,
+    pub(crate) held_ms: Option<u64>,
 }
 
 /// Whole milliseconds.

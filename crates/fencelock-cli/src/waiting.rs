@@ -98,7 +98,7 @@ mod tests {
 
     fn seen(pid: u32, token: u64) -> Seen {
         Seen {
-            token,
+            token: Some(token),
             mode: Mode::Exclusive,
             weight: 1 << 20,
             host: "web-3".into(),
@@ -106,9 +106,9 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
-            entered: Duration::from_secs(50),
+            entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
-            expires_in: Duration::from_secs(12),
+            expires_in: Some(Duration::from_secs(12)),
         }
     }
 

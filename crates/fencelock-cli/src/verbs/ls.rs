@@ -30,7 +30,7 @@ pub(crate) async fn rows(locks: &Locks, choice: &Choice, prefix: &str) -> Result
         name: choice.typed(&listed.name.shown()),
         inside: listed.inside,
         waiting: listed.waiting,
-        held_ms: millis(listed.held),
+        held_ms: listed.held.map(millis),
     };
     Ok(listed.iter().map(row).collect())
 }
@@ -39,7 +39,7 @@ pub(crate) async fn rows(locks: &Locks, choice: &Choice, prefix: &str) -> Result
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut table = Table::new(["NAME", "INSIDE", "WAITING", "HELD FOR"]);
     for row in rows {
-        let held = spoken(Duration::from_millis(row.held_ms));
+        let held = row.held_ms.map(|ms| spoken(Duration::from_millis(ms))).unwrap_or_default();
         table.row([printable(&row.name), row.inside.to_string(), row.waiting.to_string(), held]);
     }
     table.to_string()

@@ -40,11 +40,11 @@ fn text(name: &str, line: &Line) -> String {
     {
         table.row([
             state.to_string(),
-            seen.token.to_string(),
+            seen.token.map(|token| token.to_string()).unwrap_or_default(),
             if permits { format!("{} permits", seen.weight) } else { seen.mode.to_string() },
             who(seen),
-            spoken(seen.admitted.unwrap_or(seen.entered)),
-            spoken(seen.expires_in),
+            seen.admitted.or(seen.entered).map(spoken).unwrap_or_default(),
+            seen.expires_in.map(spoken).unwrap_or_default(),
             seen.reason.as_deref().map(printable).unwrap_or_default(),
         ]);
     }

@@ -57,7 +57,7 @@ fn changes(before: BTreeMap<String, Row>, rows: Vec<Row>) -> (BTreeMap<String, R
     };
     let mut changes: Vec<Row> = now.values().filter(differs).cloned().collect();
     let gone = before.into_values().filter(|old| !now.contains_key(&old.name));
-    changes.extend(gone.map(|old| Row { inside: 0, waiting: 0, held_ms: 0, ..old }));
+    changes.extend(gone.map(|old| Row { inside: 0, waiting: 0, held_ms: Some(0), ..old }));
     (now, changes)
 }
 
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn only_changes_are_told() {
-        let row = |name: &str, inside, held_ms| Row { name: name.into(), inside, waiting: 0, held_ms };
+        let row = |name: &str, inside, held_ms| Row { name: name.into(), inside, waiting: 0, held_ms: Some(held_ms) };
         let (state, told) = changes(BTreeMap::new(), vec![row("a", 1, 10), row("b", 1, 10)]);
         assert_eq!(told, [row("a", 1, 10), row("b", 1, 10)]);
         let (state, told) = changes(state, vec![row("a", 1, 20), row("b", 1, 5)]);
