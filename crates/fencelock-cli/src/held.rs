@@ -199,17 +199,30 @@ impl Taken {
         }
     }
 
-    /// Lets go. A store that does not answer is not waited for long: the lease ends by itself.
+    /// Lets go, and says so where that could not be confirmed.
     pub(crate) async fn release(self, output: Output) {
-        let limit = self.held.remaining().min(Duration::from_secs(1));
-        // Nobody else has it any more: the watchdog has ended. Dropping it would release as well.
-        let Ok(held) = Arc::try_unwrap(self.held) else { return close(&self.locks).await };
-        match tokio::time::timeout(limit, held.release()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => output.note(&format!("the release was not confirmed: {error}; the lease will end it")),
-            Err(_) => output.note("the release was not confirmed in time; the lease will end it"),
+        if let Err(why) = self.let_go().await {
+            output.note(&format!("the release was not confirmed ({why}); the lease will end it"));
         }
+    }
+
+    /// Lets go. A store that does not answer is not waited for long: the lease ends by itself.
+    pub(crate) async fn let_go(self) -> Result<(), String> {
+        let limit = self.held.remaining().min(Duration::from_secs(1));
+        // Nobody else has it any more: the watchdog has ended.
+        let released = match Arc::try_unwrap(self.held) {
+            Ok(held) => tokio::time::timeout(limit, held.release()).await,
+            Err(shared) => {
+                drop(shared);
+                Ok(Ok(Released::Held))
+            }
+        };
         close(&self.locks).await;
+        match released {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the store did not answer in time".into()),
+        }
     }
 }
 

@@ -18,7 +18,8 @@ pub(crate) async fn run(command: Break, choice: &Choice, output: Output) -> Resu
     let none = || Failure::new(STORE, "gone", format!("{name} has no ticket with token {}", command.token));
     if asks {
         let line = locks.inspect(&command.name).await?;
-        let seen = line.inside.iter().chain(&line.waiting).find(|seen| seen.token == Some(command.token)).ok_or_else(none)?;
+        let seen =
+            line.inside.iter().chain(&line.waiting).find(|seen| seen.token == Some(command.token)).ok_or_else(none)?;
         let state = if line.inside.contains(seen) { "held by" } else { "waited for by" };
         output::words(&format!("{name} is {state} {}\nput it out? [y/N] ", describe(seen)));
         let mut answer = String::new();

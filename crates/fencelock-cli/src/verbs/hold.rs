@@ -24,7 +24,10 @@ pub(crate) async fn run(hold: Hold, choice: &Choice, mut signals: Signals, outpu
         taken.hold_back(&hold.lock, &mut signals).await;
     }
     let lost = taken.held.why_lost().await;
-    taken.release(output).await;
+    match lost {
+        Some(_) => drop(taken.let_go().await),
+        None => taken.release(output).await,
+    }
     if output.json {
         output.event_on_stdout(if lost.is_some() { &Event::Lost } else { &Event::Released });
     }

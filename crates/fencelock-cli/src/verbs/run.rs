@@ -66,7 +66,8 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
         }
         None => format!("{}: no renewal got through, so it was about to be lost", name_of(&taken)),
     };
-    taken.release(output).await;
+    // Whether that can be told to the store is no news any more.
+    let _ = taken.let_go().await;
     if output.json {
         output.event_on_stderr(&Event::Lost);
     }
