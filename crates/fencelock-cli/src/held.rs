@@ -186,9 +186,14 @@ impl Taken {
         self.since.elapsed()
     }
 
+    /// How much of `--min-hold` is left.
+    fn to_hold_back(&self, lock: &Lock) -> Duration {
+        lock.min_hold.unwrap_or_default().saturating_sub(self.since.elapsed())
+    }
+
     /// Holds on until `--min-hold` is over, a signal comes, or it is lost.
     pub(crate) async fn hold_back(&self, lock: &Lock, signals: &mut Signals) {
-        let left = lock.min_hold.unwrap_or_default().saturating_sub(self.since.elapsed());
+        let left = self.to_hold_back(lock);
         if left.is_zero() {
             return;
         }
@@ -199,15 +204,19 @@ impl Taken {
         }
     }
 
-    /// Lets go, and says so where that could not be confirmed.
-    pub(crate) async fn release(self, output: Output) {
-        if let Err(why) = self.let_go().await {
-            output.note(&format!("the release was not confirmed ({why}); the lease will end it"));
+    /// Whether it was gone before this call, although nobody has told us: the release will say so if it is to come at once,
+    /// and if not, the store is asked. One round trip, with `--min-hold` only.
+    pub(crate) async fn is_gone(&self, name: &str, lock: &Lock) -> bool {
+        if self.to_hold_back(lock).is_zero() {
+            return false;
         }
+        let line = tokio::time::timeout(Duration::from_secs(1), self.locks.inspect(name)).await;
+        let number = Some(self.held.number());
+        matches!(line, Ok(Ok(line)) if line.inside.iter().all(|seen| seen.token != number))
     }
 
-    /// Lets go. A store that does not answer is not waited for long: the lease ends by itself.
-    pub(crate) async fn let_go(self) -> Result<(), String> {
+    /// Lets go. A store that does not answer is not waited for long: the lease ends by itself, and that is said.
+    pub(crate) async fn release(self, output: Output) -> Released {
         let limit = self.held.remaining().min(Duration::from_secs(1));
         // Nobody else has it any more: the watchdog has ended.
         let released = match Arc::try_unwrap(self.held) {
@@ -218,11 +227,13 @@ impl Taken {
             }
         };
         close(&self.locks).await;
-        match released {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the store did not answer in time".into()),
-        }
+        let why = match released {
+            Ok(Ok(released)) => return released,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the store did not answer in time".into(),
+        };
+        output.note(&format!("the release was not confirmed ({why}); the lease will end it"));
+        Released::Held
     }
 }
 

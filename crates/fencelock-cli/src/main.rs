@@ -1,5 +1,7 @@
 //! The program `fencelock`: hold a lock while a command runs, and see who holds what. This file only finds the way.
-#![cfg(unix)]
+
+#[cfg(not(unix))]
+compile_error!("the program needs the signals and process groups of Unix; elsewhere use the library");
 
 mod args;
 mod child;

@@ -72,7 +72,7 @@ impl Output {
 
     /// An event as data: what `hold` tells with `--json`.
     pub(crate) fn event_on_stdout(self, event: &Event<'_>) {
-        data(&(to_json(event) + "\n"));
+        data_if_wanted(&(to_json(event) + "\n"));
     }
 }
 
@@ -83,10 +83,15 @@ pub(crate) fn to_json(value: &impl Serialize) -> String {
 
 /// Data, at once. A reader that has gone away is no failure: it has seen what it wanted.
 pub(crate) fn data(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
+    if !data_if_wanted(text) {
         std::process::exit(0);
     }
+}
+
+/// The same for whoever holds a lock and has to let go of it first. Says whether it was taken.
+pub(crate) fn data_if_wanted(text: &str) -> bool {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
 /// Words. Nobody can be told if they cannot be written.

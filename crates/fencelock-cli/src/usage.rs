@@ -61,3 +61,57 @@ pub(crate) fn end_with_a_line_on_panic() {
         std::process::exit(i32::from(BUG));
     }));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencelock::name::Name;
+    use proptest::prelude::*;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn random_bytes_as_names_and_urls_never_panic(
+            name in proptest::collection::vec(any::<u8>(), 0..40),
+            url in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let (name, url) = (OsString::from_vec(name), OsString::from_vec(url));
+            let args = [OsString::from("fencelock"), "--store".into(), url, "show".into(), name];
+            match Cli::try_parse_from(args) {
+                Ok(cli) => {
+                    let crate::args::Verb::Show(show) = &cli.verb else { return Ok(()) };
+                    if let Ok(choice) = crate::store_url::choose(&cli.global) {
+                        prop_assert_eq!(choice.check_name(&show.name).is_ok(), Name::new(&choice.namespace, &show.name).is_ok());
+                    }
+                }
+                Err(error) if error.use_stderr() => {
+                    let line = one_line(&error);
+                    prop_assert!(!line.is_empty() && !line.contains(char::is_control), "{:?}", line);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn random_urls_are_refused_in_words() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(10_000));
+        // A file is the only thing that a URL can make here.
+        let url =
+            prop_oneof![any::<String>(), "memory:\\?\\PC{0,20}", "sqlite:a\\?x\\PC{0,20}", "[a-z]{1,8}:\\PC{0,20}"]
+                .prop_filter("no file", |url| !url.starts_with("sqlite:") || url.contains("?x"));
+        runner
+            .run(&url, |url| {
+                match runtime.block_on(fencelock::Locks::connect(&url)) {
+                    Ok(locks) => prop_assert_eq!(locks.info().kind, "memory"),
+                    Err(error) => prop_assert!(!Failure::connecting(error).message.contains(char::is_control)),
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+}

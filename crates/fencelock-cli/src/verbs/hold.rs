@@ -1,11 +1,13 @@
 //! `hold`: hold a lock until a signal, or the end of stdin.
 
 use crate::args::Hold;
-use crate::failure::Failure;
+use crate::failure::{Failure, LOST};
 use crate::held;
 use crate::output::{self, Event, Output};
 use crate::signals::Signals;
 use crate::store_url::Choice;
+use fencelock::Released;
+use fencelock::name::printable;
 use std::io::Read;
 
 pub(crate) async fn run(hold: Hold, choice: &Choice, mut signals: Signals, output: Output) -> Result<u8, Failure> {
@@ -13,7 +15,7 @@ pub(crate) async fn run(hold: Hold, choice: &Choice, mut signals: Signals, outpu
     if output.json {
         output.event_on_stdout(&taken.event(&hold.name));
     } else {
-        output::data(&format!("{}\n", taken.held.number()));
+        output::data_if_wanted(&format!("{}\n", taken.held.number()));
     }
     tokio::select! {
         _ = signals.next_ending() => {}
@@ -24,15 +26,20 @@ pub(crate) async fn run(hold: Hold, choice: &Choice, mut signals: Signals, outpu
         taken.hold_back(&hold.lock, &mut signals).await;
     }
     let lost = taken.held.why_lost().await;
-    match lost {
-        Some(_) => drop(taken.let_go().await),
-        None => taken.release(output).await,
-    }
+    let gone =
+        format!("{}: lost: the store says that it was gone when it was to be released", printable(&taken.spelled));
+    let quiet = lost.is_some() || output.quiet;
+    let released = taken.release(Output { quiet, ..output }).await;
+    let lost = match lost {
+        Some(error) => Some(Failure::from(error)),
+        None if released == Released::AlreadyGone => Some(Failure::new(LOST, "lost", gone)),
+        None => None,
+    };
     if output.json {
         output.event_on_stdout(if lost.is_some() { &Event::Lost } else { &Event::Released });
     }
     match lost {
-        Some(error) => Err(Failure::from(error)),
+        Some(failure) => Err(failure),
         None => Ok(0),
     }
 }

@@ -9,8 +9,8 @@ use crate::signals::{self, ENDING, Signals};
 use crate::store_url::Choice;
 use crate::terminal::Terminal;
 use crate::watchdog::Watchdog;
-use fencelock::State;
 use fencelock::error::spoken;
+use fencelock::{Released, State};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -50,28 +50,48 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
     if let Some(terminal) = Terminal::open() {
         terminal.take_back_from(child.pid);
     }
-    if lost.is_none() && !stopped {
-        taken.hold_back(&run.lock, &mut signals).await;
-        taken.release(output).await;
-        if output.json {
-            output.event_on_stderr(&Event::Released);
-        }
-        return Ok(code);
-    }
-    clear_group(&child, grace.min(taken.held.remaining())).await;
-    let why = match lost {
-        Some(error) => error.to_string(),
-        None if run.lock.max_hold.is_some_and(|max| taken.age() + grace >= max) => {
-            format!("{}: its longest time ({}) is over", name_of(&taken), spoken(run.lock.max_hold.unwrap_or_default()))
-        }
-        None => format!("{}: no renewal got through, so it was about to be lost", name_of(&taken)),
+    let lost = match lost {
+        Some(error) => Some(error.to_string()),
+        None if stopped => Some(about_to_be_lost(&taken, &run.lock, grace)),
+        None if taken.is_gone(name, &run.lock).await => Some(gone(&taken)),
+        None => None,
     };
-    // Whether that can be told to the store is no news any more.
-    let _ = taken.let_go().await;
+    let lost = match lost {
+        Some(why) => {
+            clear_group(&child, grace.min(taken.held.remaining())).await;
+            // Whether the store hears of it is no news any more.
+            taken.release(Output { quiet: true, ..output }).await;
+            Some(format!("{why}; the command was stopped"))
+        }
+        None => {
+            let (asked, why) = (run.lock.min_hold.is_some(), gone(&taken));
+            taken.hold_back(&run.lock, &mut signals).await;
+            let released = taken.release(output).await;
+            // With `--min-hold` it was still there when the command ended.
+            (released == Released::AlreadyGone && !asked).then(|| format!("{why}; the command had ended by itself"))
+        }
+    };
     if output.json {
-        output.event_on_stderr(&Event::Lost);
+        output.event_on_stderr(if lost.is_some() { &Event::Lost } else { &Event::Released });
     }
-    Err(Failure::new(LOST, "lost", format!("{why}; the command was stopped")))
+    match lost {
+        Some(why) => Err(Failure::new(LOST, "lost", why)),
+        None => Ok(code),
+    }
+}
+
+/// The watchdog has stopped the child in time.
+fn about_to_be_lost(taken: &Taken, lock: &Lock, grace: Duration) -> String {
+    match lock.max_hold {
+        Some(max) if taken.age() + grace >= max => {
+            format!("{}: lost: its longest time ({}) is over", name_of(taken), spoken(max))
+        }
+        _ => format!("{}: lost: no renewal got through in time", name_of(taken)),
+    }
+}
+
+fn gone(taken: &Taken) -> String {
+    format!("{}: lost: the store says that it was gone before the command had ended", name_of(taken))
 }
 
 fn name_of(taken: &Taken) -> String {

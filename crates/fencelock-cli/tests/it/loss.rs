@@ -63,7 +63,7 @@ fn a_child_that_ends_in_its_grace_was_stopped_all_the_same() {
     let store = rusqlite::Connection::open(home.store()).unwrap();
     store.busy_timeout(Duration::from_secs(5)).unwrap();
     store.execute_batch("BEGIN IMMEDIATE").unwrap();
-    lost(running, "no renewal got through");
+    lost(running, "x: lost: no renewal got through in time");
     drop(store);
     home.assert_nothing_left_after_a_lease();
 }
@@ -154,6 +154,24 @@ fn the_rest_of_the_group_is_ended_too() {
     assert_eq!(home.run(["break", "x", "--token", &token.to_string(), "--yes"]).code, 0);
     assert_eq!(running.finish().code, 76);
     wait_until("the stray is gone", || !is_alive(stray));
+}
+
+#[test]
+fn gone_before_the_child_ended_though_nobody_had_told_us() {
+    let home = Home::new();
+    for options in [&[][..], &["--min-hold", "1h"]] {
+        let (mut running, pid) = home.start_script(options, "echo $FENCELOCK_TOKEN; read line; exit 0");
+        let token = running.line();
+        running.signal(Signal::STOP);
+        assert_eq!(home.run(["break", "x", "--token", &token, "--yes"]).code, 0);
+        running.say("go\n");
+        wait_until("the child has ended", || !is_alive(pid));
+        running.signal(Signal::CONT);
+        let done = running.finish();
+        assert_eq!(done.code, 76, "{done:?}");
+        assert!(done.stderr.starts_with("fencelock: x: lost: the store says"), "{done:?}");
+    }
+    home.assert_nothing_left();
 }
 
 #[test]

@@ -162,7 +162,8 @@ fn names_come_back_as_they_were_typed() {
     let home = Home::new();
     let mut one = home.start(["hold", "stock/42", "--namespace", "shop"]);
     let mut other = home.start(["hold", "a b\u{1b}[31m"]);
-    (one.line(), other.line());
+    one.line();
+    other.line();
     let listed = |line: &str| home.say(line).stdout.lines().skip(1).map(tame).collect::<String>();
     assert!(listed("ls --namespace shop").starts_with("stock/N "));
     assert!(listed("ls --namespace shop sto").starts_with("stock/N "));
