@@ -81,6 +81,11 @@ pub(crate) enum Verb {
     /// is killed, the kernel kills the command (Linux only; not what the command has started in turn).
     Run(Run),
     /// Hold NAME until SIGINT or SIGTERM; prints the token
+    #[command(
+        mut_arg("grace", |arg| arg.help("Without effect: there is no command to stop")),
+        mut_arg("max_hold", |arg| arg.help("Hold it no longer than this")),
+        mut_arg("min_hold", |arg| arg.help("Hold it at least this long; a second signal ends that"))
+    )]
     Hold(Hold),
     /// Who is inside, who waits, since when, until when, and why
     Show(Show),

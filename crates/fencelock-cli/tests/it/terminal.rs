@@ -311,14 +311,14 @@ fn a_pager_behind_us_does_not_stop_us() {
         "echo pid $$ >/dev/tty; read a </dev/tty; echo \"a $a\"; exec sleep 1000\n",
     )
     .unwrap();
-    terminal.press("fencelock run x --lease 600ms -- sh child | sh pager\n");
+    terminal.press("fencelock run x --lease 1500ms -- sh child | sh pager\n");
     terminal.expect("sh pager\r\n");
     let pid = terminal.number_after("pid ");
     let us = wait_for_parent(pid);
     // Whoever has the terminal first, both want it.
     wait_until("the child has stopped for it, or has it", || matches!(state(pid), Some('T' | 'S')));
-    let done = home.say("run x --wait 1500ms -- true");
-    assert_eq!(done.code, 75, "held all the time, more than two leases long: {done:?}");
+    let done = home.say("run x --wait 2s -- true");
+    assert_eq!(done.code, 75, "held all the time, longer than the lease: {done:?}");
     assert!(is_alive(pid) && matches!(state(us), Some('S')), "we are not stopped: {:?}", state(us));
     crate::support::signal(us, Signal::TERM);
     wait_until("the child is gone", || !is_alive(pid));
