@@ -13,7 +13,6 @@ use fencelock::clock::{Clock, Moment};
 use nix::sys::signal::Signal;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
@@ -21,33 +20,24 @@ use std::time::Duration;
 /// The running watch.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    thread: JoinHandle<()>,
-    /// Whether it has begun to stop the child.
-    bitten: Arc<AtomicBool>,
+    thread: JoinHandle<Option<Moment>>,
 }
 
 impl Watchdog {
     pub(crate) fn start(held: Arc<Held>, group: Group, clock: Clock, grace: Duration) -> Watchdog {
-        let bitten = Arc::new(AtomicBool::new(false));
-        let bites = bitten.clone();
         let thread = std::thread::Builder::new()
             .name("watchdog".into())
             .stack_size(64 * 1024)
-            .spawn(move || watch(&held, &group, &clock, grace, &bites))
+            .spawn(move || watch(&held, &group, &clock, grace))
             .expect("the system can start one more thread");
-        Watchdog { thread, bitten }
+        Watchdog { thread }
     }
 
-    /// Whether it has begun to stop the child.
-    pub(crate) fn has_bitten(&self) -> bool {
-        self.bitten.load(Ordering::Acquire)
-    }
-
-    /// Ends it: the child is gone.
-    pub(crate) fn end(self) {
+    /// Ends it: the child is gone. If it was stopped, this is the moment at which nothing of it may be left.
+    pub(crate) fn end(self) -> Option<Moment> {
         self.thread.thread().unpark();
         // It can only have panicked, and then the program is about to end with code 70.
-        let _ = self.thread.join();
+        self.thread.join().ok().flatten()
     }
 }
 
@@ -59,7 +49,8 @@ impl Wake for Unpark {
     }
 }
 
-fn watch(held: &Held, group: &Group, clock: &Clock, grace: Duration, bitten: &AtomicBool) {
+/// Says when the child was to be gone, if it had to be stopped.
+fn watch(held: &Held, group: &Group, clock: &Clock, grace: Duration) -> Option<Moment> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
     let mut lost = pin!(held.lost());
@@ -68,7 +59,7 @@ fn watch(held: &Held, group: &Group, clock: &Clock, grace: Duration, bitten: &At
     let mut deadline = clock.now().after(held.remaining());
     loop {
         if !group.is_there() {
-            return;
+            return None;
         }
         let told = lost.as_mut().poll(&mut cx).is_ready();
         if told || held.state() == State::Lost {
@@ -82,17 +73,18 @@ fn watch(held: &Held, group: &Group, clock: &Clock, grace: Duration, bitten: &At
         sleep(clock, warning, &mut cx);
     }
     let now = clock.now();
-    bitten.store(true, Ordering::Release);
     let kill_at = deadline.min(now.after(grace));
+    let mut heard = false;
     if now < kill_at {
-        group.signal(Signal::SIGTERM);
+        heard = group.signal(Signal::SIGTERM);
         // A stopped child could not hear it.
         group.signal(Signal::SIGCONT);
         while group.is_there() && clock.now() < kill_at {
             sleep(clock, kill_at, &mut cx);
         }
     }
-    group.signal(Signal::SIGKILL);
+    heard |= group.signal(Signal::SIGKILL);
+    heard.then_some(kill_at)
 }
 
 /// Until that moment, a wake-up, or sooner. The clock's timer counts suspends, the thread's does not: both are set.

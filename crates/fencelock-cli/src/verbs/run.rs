@@ -15,6 +15,8 @@ use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+const STOPPED: &str = "the command was stopped";
+const ENDED: &str = "the command had ended by itself";
 /// How often a child that has stopped for a terminal we do not have is looked after. A shell that brings us to the
 /// foreground tells nobody.
 const TERMINAL_TICK: Duration = Duration::from_millis(200);
@@ -39,36 +41,37 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
             return Err(failure);
         }
     };
-    let watchdog = Watchdog::start(taken.held.clone(), child.group.clone(), clock, grace);
-    let code = attend(&child, &taken, &mut signals).await.inspect_err(|_| {
+    let watchdog = Watchdog::start(taken.held.clone(), child.group.clone(), clock.clone(), grace);
+    let (code, killed) = attend(&child, &taken, &mut signals).await.inspect_err(|_| {
         child.group.signal(Signal::SIGKILL);
     })?;
     // First of all: whatever the clock says later is no loss while the child ran.
     let lost = taken.held.why_lost().await;
-    let stopped = watchdog.has_bitten();
-    watchdog.end();
+    let stopped = watchdog.end();
     if let Some(terminal) = Terminal::open() {
         terminal.take_back_from(child.pid);
     }
-    let lost = match lost {
+    let why = match lost {
         Some(error) => Some(error.to_string()),
-        None if stopped => Some(about_to_be_lost(&taken, &run.lock, grace)),
+        None if stopped.is_some() => Some(about_to_be_lost(&taken, &run.lock, grace)),
         None if taken.is_gone(name, &run.lock).await => Some(gone(&taken)),
         None => None,
     };
-    let lost = match lost {
+    let lost = match why {
         Some(why) => {
-            clear_group(&child, grace.min(taken.held.remaining())).await;
+            if let Some(end) = stopped {
+                clear_group(&child, end.since(clock.now())).await;
+            }
             // Whether the store hears of it is no news any more.
             taken.release(Output { quiet: true, ..output }).await;
-            Some(format!("{why}; the command was stopped"))
+            Some(format!("{why}; {}", if killed || stopped.is_some() { STOPPED } else { ENDED }))
         }
         None => {
             let (asked, why) = (run.lock.min_hold.is_some(), gone(&taken));
             taken.hold_back(&run.lock, &mut signals).await;
             let released = taken.release(output).await;
             // With `--min-hold` it was still there when the command ended.
-            (released == Released::AlreadyGone && !asked).then(|| format!("{why}; the command had ended by itself"))
+            (released == Released::AlreadyGone && !asked).then(|| format!("{why}; {ENDED}"))
         }
     };
     if output.json {
@@ -113,9 +116,10 @@ fn grace(lock: &Lock, output: Output) -> Duration {
     lock.grace.unwrap_or(DEFAULT_GRACE).min(most)
 }
 
-/// Looks after the child until it is gone: hands signals on, and keeps the rules of the terminal.
-async fn attend(child: &Child, taken: &Taken, signals: &mut Signals) -> Result<u8, Failure> {
-    let mut job = Job { child, taken, stopped: false, wants_terminal: false };
+/// Looks after the child until it is gone: hands signals on, and keeps the rules of the terminal. Says its code, and whether
+/// it was not allowed to go on after a stop.
+async fn attend(child: &Child, taken: &Taken, signals: &mut Signals) -> Result<(u8, bool), Failure> {
+    let mut job = Job { child, taken, stopped: false, wants_terminal: false, killed: false };
     loop {
         let signal = tokio::select! {
             signal = signals.next() => Some(signal),
@@ -123,7 +127,7 @@ async fn attend(child: &Child, taken: &Taken, signals: &mut Signals) -> Result<u
         };
         match signal {
             Some(Signal::SIGCHLD) => match child.look()? {
-                Change::Ended(code) => return Ok(code),
+                Change::Ended(code) => return Ok((code, job.killed)),
                 Change::Stopped(signal) => job.child_stopped(signal),
                 Change::None => {}
             },
@@ -150,6 +154,8 @@ struct Job<'a> {
     stopped: bool,
     /// Stopped since it wants the terminal, and our own group does not have it either.
     wants_terminal: bool,
+    /// Continued too late.
+    killed: bool,
 }
 
 impl Job<'_> {
@@ -194,7 +200,7 @@ impl Job<'_> {
     /// Continued: the deadline is looked at before the group goes on.
     fn resume(&mut self) {
         if self.taken.held.state() == State::Lost {
-            self.child.group.signal(Signal::SIGKILL);
+            self.killed = self.child.group.signal(Signal::SIGKILL);
             return;
         }
         self.stopped = false;

@@ -272,6 +272,7 @@ fn continued_past_its_deadline_the_child_never_goes_on() {
     let done = home.run(["run", "x", "--wait", "20s", "--", "stat", "-c", "%s", "work"]);
     assert_eq!(done.code, 0, "another gets in: {done:?}");
     terminal.press("fg; echo code $?\n");
+    terminal.expect("fencelock: x: lost: no renewal got through for 500 ms; the command was stopped\r\n");
     terminal.expect("code 76");
     assert!(!is_alive(pid));
     assert_eq!(std::fs::metadata(&work).unwrap().len().to_string(), done.stdout.trim(), "not one stroke more");
