@@ -69,10 +69,7 @@ impl Inner {
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
-        if tokio::runtime::Handle::try_current().is_ok() {
-            let message = "a blocking call inside an async runtime: use fencelock::Locks there, or a thread of its own";
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        refuse_inside_a_runtime()?;
         Ok(self.runtime().block_on(future))
     }
 }
@@ -110,6 +107,7 @@ impl Locks {
     /// # Errors
     /// As [`crate::Builder::connect`].
     pub fn build(builder: crate::Builder) -> Result<Locks> {
+        refuse_inside_a_runtime()?;
         let runtime = runtime()?;
         let locks = runtime.block_on(builder.connect())?;
         Ok(Locks(Arc::new(Inner { locks, runtime: Some(runtime) })))
@@ -172,6 +170,14 @@ impl Locks {
     pub fn close(&self) -> Result<()> {
         self.0.block_on(self.0.locks.close())
     }
+}
+
+fn refuse_inside_a_runtime() -> Result<()> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        let message = "a blocking call inside an async runtime: use fencelock::Locks there, or a thread of its own";
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
 }
 
 fn runtime() -> Result<Runtime> {
@@ -413,13 +419,8 @@ impl ReadGuard {
     pub fn try_upgrade(mut self) -> std::result::Result<WriteGuard, (ReadGuard, Error)> {
         let inner = self.inner.take().expect("only given away by value");
         // Asked first, so that the guard is not lost to the refusal.
-        if tokio::runtime::Handle::try_current().is_ok() {
+        if let Err(error) = refuse_inside_a_runtime() {
             self.inner = Some(inner);
-            let error = self
-                .locks
-                .block_on(async {})
-                .err()
-                .unwrap_or_else(|| Error::new(ErrorKind::InvalidInput, "inside a runtime"));
             return Err((self, error));
         }
         match self.locks.runtime().block_on(inner.try_upgrade()) {

@@ -100,6 +100,18 @@ impl Target {
                     None => store,
                 }))
             }
+            #[cfg(feature = "sqlite")]
+            "sqlite" => {
+                if self.rest.is_empty() {
+                    return Err(Error::new(ErrorKind::InvalidInput, "a SQLite store needs a path: sqlite:PATH"));
+                }
+                // As it stands: a path is no URL, and `%` is a letter in it.
+                let store = crate::store::sqlite::SqliteStore::open(&self.rest)?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
             other => {
                 let _ = (label, &self.rest);
                 Err(Error::new(ErrorKind::Unsupported, format!("this build has no {other} store")))

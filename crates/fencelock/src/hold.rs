@@ -202,11 +202,13 @@ impl Hold {
 
     /// The moment at which it ends whatever the renewals say.
     fn end(&self, inner: &Inner) -> Moment {
-        match (self.terms.fixed, self.terms.max_hold) {
-            (true, _) => self.deadline(),
-            (false, Some(max)) => inner.granted.after(max),
-            (false, None) => Moment::FAR,
-        }
+        let most = self.most(inner);
+        if self.terms.fixed { most.min(self.deadline()) } else { most }
+    }
+
+    /// The moment at which `max_hold` is over.
+    fn most(&self, inner: &Inner) -> Moment {
+        self.terms.max_hold.map_or(Moment::FAR, |max| inner.granted.after(max))
     }
 
     fn set_lost(&self, mut inner: crate::sync::MutexGuard<'_, Inner>, loss: Loss) -> Vec<Waker> {
@@ -238,7 +240,7 @@ impl Hold {
         let message = match self.loss() {
             Some(Loss::Gone) => "lost: the store says that it is gone (broken by somebody, or lapsed)".to_string(),
             Some(Loss::Ended) => match self.terms.max_hold {
-                Some(max) if !self.terms.fixed => {
+                Some(max) if !self.terms.fixed || max < self.terms.lease => {
                     format!("lost: held for {}, the longest that was allowed", spoken(max))
                 }
                 _ => format!("lost: its fixed lease of {} has ended", spoken(self.terms.lease)),
@@ -262,8 +264,8 @@ impl Hold {
         }
         let mut deadline = sent.after(lease).before(margin(lease));
         let waits = inner.phase == Phase::Waiting;
-        if !waits && !self.terms.fixed {
-            deadline = deadline.min(self.end(&inner));
+        if !waits {
+            deadline = deadline.min(self.most(&inner));
         }
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         if sent >= inner.sent {
@@ -372,6 +374,10 @@ impl Hold {
             }
             _ => Ending::Nothing,
         }
+    }
+
+    pub(crate) fn is_lingering(&self) -> bool {
+        lock(&self.inner).phase == Phase::Lingering
     }
 
     /// From now on it is being left; says whether it was still ours to leave.

@@ -151,7 +151,9 @@ impl Keeper {
             lease: hold.terms.lease,
             unanswered,
             give_up: match self.lifetime {
-                Lifetime::Ticket => hold.deadline().after(crate::hold::margin(hold.terms.lease)).max(unanswered),
+                // One lease from now: the deadline says less, since max_hold cuts it short and a renewal without an answer
+                // may have been carried out.
+                Lifetime::Ticket => self.clock.now().after(hold.terms.lease).max(unanswered),
                 Lifetime::Session | Lifetime::Connection => Moment::FAR,
             },
             tries: 0,
@@ -375,7 +377,11 @@ impl Keeper {
     /// A ticket's deadline is past: it is lost.
     fn expire(&self, hold: &Arc<Hold>) {
         if hold.lose_if_late() {
-            self.bury(hold);
+            if hold.is_lingering() {
+                self.strike(hold.id()); // nobody's loss, and its leave has its time
+            } else {
+                self.bury(hold);
+            }
         } else {
             self.keep(hold);
         }
@@ -441,6 +447,8 @@ impl Keeper {
     async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>, _flight: Flight) {
         for leave in &mut batch {
             if let Some(hold) = leave.lingering.take() {
+                // It was renewed until now.
+                leave.give_up = leave.give_up.max(self.clock.now().after(leave.lease));
                 hold.start_leaving();
                 self.strike(leave.place.id);
             }
@@ -566,7 +574,7 @@ impl Book {
         }
         let entries = &self.entries;
         self.rounds.retain(|lease, round| {
-            if round.next > now.after(*lease / 20) {
+            if round.next > now {
                 return true;
             }
             round.next = now.after(period(*lease));

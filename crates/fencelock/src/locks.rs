@@ -51,7 +51,8 @@ pub(crate) struct Core {
     namespace: String,
     lease: Duration,
     note: Note,
-    owner: OwnerId,
+    /// Whose tickets are those that are taken as nobody in particular; it also tells one `Locks` from another.
+    pub(crate) owner: OwnerId,
     thread: Option<std::thread::ThreadId>,
 }
 
@@ -296,7 +297,7 @@ impl Core {
             wait: options.wait,
             unfair: options.unfair,
             owner: owner.map_or(self.owner, Owner::id),
-            held: owner.map(Owner::held).unwrap_or_default(),
+            held: owner.map(|owner| owner.held(self.owner)).unwrap_or_default(),
             note: Note { reason: options.reason.clone(), ..self.note.clone() },
             name,
         };

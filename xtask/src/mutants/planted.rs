@@ -25,7 +25,7 @@ pub(super) const PLANTED: &[Mutant] = &[
         package: "fencelock",
         args: &["--test", "conformance_memory"],
         cfg: None,
-        tests: &["admission::an_enter_that_does_not_queue_overtakes_nobody", "unfair::it_never_overtakes_a_waiter"],
+        tests: &["admission::an_enter_that_does_not_queue_overtakes_nobody"],
     },
     Mutant {
         name: "renewal-brings-back",

@@ -75,9 +75,6 @@ mod linux {
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
-    /// Sockets of killed processes that are younger than this are left alone: they may just be coming up.
-    const YOUNG: Duration = Duration::from_secs(5);
-
     /// The folder of the sockets, and this client's own.
     #[derive(Debug)]
     pub(crate) struct Post {
@@ -113,18 +110,24 @@ mod linux {
             let first = state.inbox.is_none();
             state.inbox = None;
             self.open_folder(&mut state, true)?;
-            // Under a passing name first: for a moment there is a file that nobody listens to, which others would remove.
+            let socket = self.bind(&state).or_else(|_| self.bind(&state))?;
+            state.inbox = Some(Arc::new(socket));
+            if first {
+                self.sweep(&state);
+            }
+            Ok(())
+        }
+
+        /// Under a passing name first: for a moment there is a file that nobody listens to yet, which others may remove. If
+        /// they do, renaming it fails, and it is tried again.
+        fn bind(&self, state: &State) -> io::Result<UnixDatagram> {
             let draft = at(state.folder.as_ref(), &format!("{}.new", self.me));
             let _ = std::fs::remove_file(&draft);
             let socket = UnixDatagram::bind(&draft)?;
             socket.set_nonblocking(true)?;
             std::fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(self.modes().1))?;
             std::fs::rename(&draft, at(state.folder.as_ref(), &self.me))?;
-            state.inbox = Some(Arc::new(socket));
-            if first {
-                self.sweep(&state);
-            }
-            Ok(())
+            Ok(socket)
         }
 
         /// Whether this client can be told.
@@ -233,10 +236,6 @@ mod linux {
             for file in files.flatten() {
                 let name = file.file_name();
                 let Some(name) = name.to_str().filter(|name| *name != self.me) else { continue };
-                let old = |at: std::time::SystemTime| at.elapsed().is_ok_and(|age| age > YOUNG);
-                if !file.metadata().and_then(|about| about.modified()).is_ok_and(old) {
-                    continue;
-                }
                 let path = at(state.folder.as_ref(), name);
                 let probe = UnixDatagram::unbound().and_then(|probe| probe.connect(&path));
                 if probe.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
