@@ -97,9 +97,9 @@ fn the_child_starts_with_the_mask_that_we_had() {
         let masks = done.stdout.lines().filter_map(|line| line.split_once('\t'));
         masks.map(|(_, mask)| u64::from_str_radix(mask, 16).unwrap() & !(3 << 31)).collect()
     };
-    let usr1 = 1 << 9;
-    assert_eq!(look(""), [0, usr1]);
-    assert_eq!(look("fencelock run x --"), [0, usr1], "what was ignored stays ignored, and nothing else is");
+    let plain = look("");
+    assert!(plain.len() == 2 && plain[1] & 1 << 9 != 0, "{plain:?}");
+    assert_eq!(look("fencelock run x --"), plain, "what was ignored stays ignored, and nothing else is");
 }
 
 #[test]
