@@ -81,7 +81,7 @@ fn wrong_usage() {
         ("--store mongodb://h show x", "no store is called \"mongodb\""),
         ("--store locks.db show x", "sqlite:PATH"),
         ("--store sqlite:new/locks.db?colour=red show x", "known are namespace, label"),
-        ("--store sqlite: show x", "names no file"),
+        ("--store sqlite: show x", "sqlite:PATH"),
     ] {
         wrong(&home.say(line), part);
     }

@@ -83,7 +83,7 @@ fn the_file_is_renamed_away() {
 fn broken_by_somebody() {
     let home = Home::new();
     let (mut running, pid) =
-        home.start_script(&["--lease", "6s", "--grace", "1s"], &format!("echo $FENCELOCK_TOKEN; {STUBBORN}"));
+        home.start_script(&["--lease", "60s", "--grace", "1s"], &format!("echo $FENCELOCK_TOKEN; {STUBBORN}"));
     let token = running.line();
     assert_eq!(running.line(), "ready");
     let broken = Instant::now();
@@ -94,7 +94,8 @@ fn broken_by_somebody() {
     );
     let (term, line) = running.timed_line();
     assert_eq!(line, "term");
-    assert!(term - broken < Duration::from_secs(1), "told within a second where the store can push");
+    // Within a second on a machine that is not busy; the next renewal would have been 17 s away.
+    assert!(term - broken < Duration::from_secs(5), "told after {:?}", term - broken);
     wait_until("the child is gone", || !is_alive(pid));
     let grace = term.elapsed();
     assert!(grace > Duration::from_millis(800) && grace < Duration::from_millis(1500), "SIGKILL {grace:?} later");

@@ -259,6 +259,26 @@ fn a_child_with_the_terminal_is_stopped_and_continued() {
 }
 
 #[test]
+fn in_the_background_it_waits_for_the_terminal_and_goes_on_holding() {
+    let home = Home::new();
+    let mut terminal = Terminal::shell(&home);
+    terminal.press("fencelock run x --lease 1500ms -- sh -c 'echo pid $$; exec cat' &\n");
+    terminal.expect("exec cat' &\r\n");
+    let pid = terminal.number_after("pid ");
+    wait_until("it stops for the terminal", || state(pid) == Some('T'));
+    assert_eq!(home.say("run x --wait 2s -- true").code, 75, "held all the time, longer than the lease");
+    assert_eq!(state(pid), Some('T'), "it is not given what our own group does not have");
+    terminal.press("fg\n");
+    terminal.expect("fg\r\n");
+    wait_until("it has the terminal", || state(pid) == Some('S'));
+    terminal.press("hello\n");
+    terminal.expect("hello\r\nhello\r\n");
+    terminal.press("\x04");
+    terminal.expect("prompt> ");
+    home.assert_nothing_left();
+}
+
+#[test]
 fn continued_past_its_deadline_the_child_never_goes_on() {
     let home = Home::new();
     let mut terminal = Terminal::shell(&home);
