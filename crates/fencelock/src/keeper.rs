@@ -604,8 +604,9 @@ impl Book {
             && self.later.values().all(|leave| leave.confirmed)
     }
 
+    /// What is left in the book when nobody has a guard any more was lost and is still to be taken out of the store.
     fn is_over(&self) -> bool {
-        self.closing && self.is_quiet() && self.running == 0
+        self.closing && self.is_quiet() && self.running == 0 && self.entries.is_empty()
     }
 }
 

@@ -45,7 +45,9 @@ impl Stage {
 }
 
 fn check(scenario: impl Fn() + Send + Sync + 'static) {
-    shuttle::check_random(scenario, ROUNDS);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 256 * 1024; // unoptimized futures are large
+    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(ROUNDS), config).run(scenario);
 }
 
 #[test]
