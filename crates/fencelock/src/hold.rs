@@ -294,6 +294,13 @@ impl Hold {
         (waits || !self.terms.fixed).then(|| self.renew_lease(waits))
     }
 
+    /// When it wants to be renewed at the latest: after a third of the lease that was granted, which may be less than what
+    /// was asked for.
+    pub(crate) fn renew_by(&self) -> Moment {
+        let (due, sent) = (Moment::from_nanos(self.due.load(Ordering::Acquire)), lock(&self.inner).sent);
+        if due == Moment::FAR { due } else { sent.after(due.since(sent) / 3 * 2) }
+    }
+
     /// What to send to renew it now; `None` if it is not to be renewed, or was so just now.
     pub(crate) fn renewal(&self, now: Moment, even_if_fresh: bool) -> Option<Renew> {
         let inner = lock(&self.inner);
@@ -303,7 +310,9 @@ impl Hold {
         }
         let mut lease = self.renew_lease(waits);
         let last = !waits && self.end(&inner) <= self.deadline();
-        if !even_if_fresh && (last || now.since(inner.sent) < lease / 10) {
+        // A tenth of the lease that it really has: the renewal is overdue after half of it.
+        let fresh = now.since(inner.sent) < Moment::from_nanos(self.due.load(Ordering::Acquire)).since(inner.sent) / 5;
+        if !even_if_fresh && (last || fresh) {
             return None;
         }
         if !waits {

@@ -120,7 +120,7 @@ impl Keeper {
     /// overtakes the enter would be told that there is no such ticket.
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
         let now = self.clock.now();
-        let (id, class, deadline) = (hold.id(), hold.class(), hold.deadline());
+        let (id, class, deadline, renew_by) = (hold.id(), hold.class(), hold.deadline(), hold.renew_by());
         let mut book = lock(&self.book);
         book.strike(id);
         book.entries.insert(id, Entry { hold: hold.clone(), looked_at: deadline, class });
@@ -132,6 +132,7 @@ impl Keeper {
                 .entry(lease)
                 .or_insert_with(|| Round { next: now.after(period(lease)), ids: HashSet::new() });
             round.ids.insert(id);
+            round.next = round.next.min(renew_by);
             first = first.min(round.next);
         }
         self.due_at(book, first);
@@ -429,22 +430,30 @@ impl Keeper {
                         }
                     }
                 }
+                // Not at once, whatever the answers were.
+                let now = self.clock.now();
+                self.hurry(&holds, |hold| hold.renew_by().max(now.after(retry_after(hold.terms.lease))));
             }
             Err(error) => {
                 observe::renewal_failed(&error, holds.len());
+                holds.iter().for_each(|hold| hold.renewal_failed());
                 let now = self.clock.now();
-                let mut soonest = Moment::FAR;
-                let mut book = lock(&self.book);
-                for hold in &holds {
-                    hold.renewal_failed();
-                    if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
-                        round.next = round.next.min(now.after(retry_after(hold.terms.lease)));
-                        soonest = soonest.min(round.next);
-                    }
-                }
-                self.due_at(book, soonest);
+                self.hurry(&holds, |hold| now.after(retry_after(hold.terms.lease)));
             }
         }
+    }
+
+    /// The next rounds of these tickets come at the latest when they want it.
+    fn hurry(&self, holds: &[Arc<Hold>], by: impl Fn(&Hold) -> Moment) {
+        let mut soonest = Moment::FAR;
+        let mut book = lock(&self.book);
+        for hold in holds {
+            if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
+                round.next = round.next.min(by(hold));
+                soonest = soonest.min(round.next);
+            }
+        }
+        self.due_at(book, soonest);
     }
 
     /// One round trip for up to [`BATCH`] tickets.

@@ -311,6 +311,18 @@ async fn a_watch_that_never_answers_is_covered_by_the_tick() {
 }
 
 #[tokio::test]
+async fn a_shorter_lease_than_asked_for_is_renewed_in_time() {
+    let clock = VirtualClock::new();
+    let script = Script { longest: Some(8 * SECOND), ..Script::new(&clock) };
+    let locks = Locks::with_shared_store(Arc::new(script.clone()));
+    let guard = locks.mutex("a").lock().await.unwrap();
+    for _ in 0..60 {
+        clock.advance(SECOND);
+        assert_ne!(guard.state(), State::Lost, "the store grants 8 s, we renew as if it were 30");
+    }
+}
+
+#[tokio::test]
 async fn min_hold_may_be_as_long_as_max_hold() {
     let (clock, _script, locks) = stage();
     let options = Options::new().min_hold(10 * SECOND).max_hold(10 * SECOND);
