@@ -275,7 +275,8 @@ impl<'a> Attempt<'a> {
             let Some(mut renewal) = self.hold.renewal(keeper.clock.now(), true) else { return Ok(None) };
             renewal.lease = terms.lease;
             let sent = keeper.clock.now();
-            match keeper.store.renew(&[renewal]).await {
+            let (batch, patience) = ([renewal], (terms.lease / 3).max(Duration::from_millis(20)));
+            match keeper.ask("a renewal", patience, || keeper.store.renew(&batch)).await {
                 Ok(answers) => match answers.first() {
                     Some(Renewed::There { lease }) => {
                         if !self.hold.confirm(sent, *lease) {

@@ -82,6 +82,8 @@ pub(crate) struct Hold {
     /// When a renewal that has not come is overdue.
     due: AtomicU64,
     failed: AtomicBool,
+    /// How many upgrades of it are under way. Only the library thread reads and writes it.
+    pub(crate) upgrading: AtomicU64,
     /// 0, or a [`Loss`].
     lost: AtomicU8,
     inner: Mutex<Inner>,
@@ -119,6 +121,7 @@ impl Hold {
             deadline: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             failed: AtomicBool::new(false),
+            upgrading: AtomicU64::new(0),
             lost: AtomicU8::new(0),
             inner: Mutex::new(Inner {
                 id: place.id,
@@ -427,14 +430,19 @@ impl Hold {
     }
 
     /// The ticket was replaced by one with a new id and number and all of the capacity; one shared guard becomes exclusive.
-    pub(crate) fn upgraded(&self, id: TicketId, number: u64) {
+    /// `false` if it was lost before.
+    pub(crate) fn upgraded(&self, id: TicketId, number: u64) -> bool {
         let mut inner = lock(&self.inner);
+        if self.lost.load(Ordering::Acquire) != 0 {
+            return false;
+        }
         inner.id = id;
         inner.weight = self.capacity;
         inner.shared -= 1;
         inner.exclusive += 1;
         inner.unanswered = Moment::default();
         self.number.store(number, Ordering::Release);
+        true
     }
 
     /// Ready when it is lost. `key` belongs to the caller's future, which must hand it to [`forget`](Hold::forget) at its end.

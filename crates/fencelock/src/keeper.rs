@@ -16,8 +16,10 @@ use crate::error::{Error, Result};
 use crate::hold::{Hold, State};
 use crate::observe;
 use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
+use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock};
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -29,6 +31,9 @@ use tokio::sync::oneshot;
 
 /// The most tickets that one call to the store is asked to renew or leave.
 const BATCH: usize = 500;
+
+/// How long a store has to answer what a lease does not hang on.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Keeper {
     pub(crate) store: Arc<dyn Store>,
@@ -405,12 +410,7 @@ impl Keeper {
         let (holds, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let sent = self.clock.now();
         let patience = holds.iter().map(|hold| hold.terms.lease / 3).min().unwrap_or(Duration::ZERO);
-        let limit = self.clock.sleep_until(sent.after(patience.max(Duration::from_millis(20))));
-        let answer = match futures_util::future::select(self.store.renew(&batch), std::pin::pin!(limit)).await {
-            futures_util::future::Either::Left((answer, _)) => answer,
-            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a renewal in time")),
-        };
-        match answer {
+        match self.ask("a renewal", patience.max(Duration::from_millis(20)), || self.store.renew(&batch)).await {
             Ok(answers) => {
                 observe::renewed(answers.len());
                 for ((hold, asked), answer) in holds.iter().zip(&batch).zip(answers) {
@@ -423,10 +423,11 @@ impl Keeper {
                             }
                         }
                         Renewed::Gone => {
-                            if hold.gone() {
+                            // While an upgrade is under way it may have been replaced: the upgrade's answer tells.
+                            if hold.upgrading.load(Ordering::Acquire) == 0 && hold.gone() {
                                 observe::lost(hold);
+                                self.strike(asked.place.id);
                             }
-                            self.strike(asked.place.id);
                         }
                     }
                 }
@@ -467,12 +468,24 @@ impl Keeper {
             }
         }
         let places: Vec<Place> = batch.iter().map(|leave| leave.place.clone()).collect();
-        let limit = self.clock.sleep_until(self.clock.now().after(Duration::from_secs(5)));
-        let answer = match futures_util::future::select(self.store.leave(&places), std::pin::pin!(limit)).await {
-            futures_util::future::Either::Left((answer, _)) => answer,
-            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a release in time")),
-        };
+        let answer = self.ask("a release", PATIENCE, || self.store.leave(&places)).await;
         self.leaves_answered(batch, answer);
+    }
+
+    /// Asks the store something, at most for so long. No answer, or a panic, is an error with unknown effect.
+    pub(crate) async fn ask<'a, T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        question: impl FnOnce() -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
+        let limit = std::pin::pin!(self.clock.sleep_until(self.clock.now().after(patience)));
+        let answer = std::pin::pin!(AssertUnwindSafe(async { question().await }).catch_unwind());
+        match futures_util::future::select(answer, limit).await {
+            Either::Left((Ok(answer), _)) => answer,
+            Either::Left((Err(_), _)) => Err(Error::unknown(format!("the store panicked during {what}"))),
+            Either::Right(_) => Err(Error::unknown(format!("the store did not answer {what} in time"))),
+        }
     }
 
     fn leaves_answered(&self, batch: Vec<Leave>, answer: Result<Vec<Presence>>) {
@@ -647,7 +660,8 @@ impl OwnLeave {
     /// One round trip.
     pub(crate) async fn send(mut self) -> Result<Presence> {
         let Some(leave) = &self.leave else { return Ok(Presence::Gone) };
-        let answers = self.keeper.store.leave(std::slice::from_ref(&leave.place)).await?;
+        let place = std::slice::from_ref(&leave.place);
+        let answers = self.keeper.ask("a release", PATIENCE, || self.keeper.store.leave(place)).await?;
         if let Some(leave) = self.leave.take() {
             self.keeper.left(leave);
         }
