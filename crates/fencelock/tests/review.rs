@@ -517,3 +517,38 @@ async fn an_upgrade_of_what_was_lost_leaves_no_ticket_behind() {
     soon("close", locks.close()).await;
     assert!(locks.list("").await.unwrap().is_empty(), "the new ticket is nobody's");
 }
+
+#[test]
+fn upgrades_and_readers_that_come_and_go_keep_the_tokens_in_order() {
+    // A number that is minted before the line is looked at can be overtaken by a reader that comes and goes.
+    let store = MemoryStore::new();
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let passers: Vec<_> = (0..2)
+        .map(|_| {
+            let (lock, stop) = (Locks::with_store(store.clone()).rwlock("a"), stop.clone());
+            std::thread::spawn(move || {
+                runtime().block_on(async {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        if let Ok(read) = lock.try_read().await {
+                            read.release().await.unwrap();
+                        }
+                    }
+                });
+            })
+        })
+        .collect();
+    let lock = Locks::with_store(store).rwlock("a");
+    runtime().block_on(async {
+        for _ in 0..1_000 {
+            let read = lock.read().await.unwrap();
+            let before = read.token().number();
+            match read.try_upgrade().await {
+                Ok(write) => assert!(write.token().number() > before),
+                Err(failed) => assert_eq!(failed.kind(), ErrorKind::Held),
+            }
+        }
+    });
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    passers.into_iter().for_each(|passer| passer.join().unwrap());
+}

@@ -101,14 +101,20 @@ impl MemoryStore {
 
     /// Does something with the line of `name` as it is now, lapsed tickets taken out, and tells whoever it concerns.
     fn with_line<T>(&self, name: &Name, act: impl FnOnce(&mut Kept, Moment, &mut News) -> T) -> T {
+        self.with_line_and_last(name, |kept, _, now, news| act(kept, now, news))
+    }
+
+    /// The same, with the last number at hand.
+    fn with_line_and_last<T>(&self, name: &Name, act: impl FnOnce(&mut Kept, &mut u64, Moment, &mut News) -> T) -> T {
         let mut news = News::default();
         let now = self.shared.clock.now();
         let mut state = self.lock();
-        let kept = state.lines.entry(name.shared_key()).or_insert_with(|| Kept::new(name.clone()));
+        let State { last, lines, .. } = &mut *state;
+        let kept = lines.entry(name.shared_key()).or_insert_with(|| Kept::new(name.clone()));
         kept.sweep(now, &mut news);
-        let answer = act(kept, now, &mut news);
+        let answer = act(kept, last, now, &mut news);
         if kept.line.is_empty() {
-            state.lines.remove(name.key());
+            lines.remove(name.key());
         }
         drop(state);
         news.tell(&self.shared.hints, name);
@@ -348,21 +354,18 @@ impl Store for MemoryStore {
 
     fn renew<'a>(&'a self, batch: &'a [Renew]) -> BoxFuture<'a, Result<Vec<Renewed>>> {
         Box::pin(async move {
-            let mut highest = 0;
             let renewed = batch
                 .iter()
                 .map(|ticket| {
-                    self.with_line(&ticket.place.name, |kept, now, _| {
+                    self.with_line_and_last(&ticket.place.name, |kept, last, now, _| {
                         if kept.line.get(ticket.place.id).is_none() {
                             return Renewed::Gone;
                         }
-                        highest = highest.max(ticket.at_least.unwrap_or(0));
+                        *last = (*last).max(ticket.at_least.unwrap_or(0));
                         Renewed::There { lease: kept.extend(ticket.place.id, ticket.lease, now) }
                     })
                 })
                 .collect();
-            let mut state = self.lock();
-            state.last = state.last.max(highest);
             Ok(renewed)
         })
     }
@@ -403,15 +406,13 @@ impl Store for MemoryStore {
 
     fn upgrade<'a>(&'a self, place: &'a Place, new: TicketId) -> BoxFuture<'a, Result<Upgraded>> {
         Box::pin(async move {
-            let number = {
-                let mut state = self.lock();
-                state.last += 1;
-                state.last
-            };
-            Ok(self.with_line(&place.name, |kept, now, news| {
+            Ok(self.with_line_and_last(&place.name, |kept, last, now, news| {
                 if let Some((token, _)) = kept.line.get(new) {
                     return Upgraded::Admitted { token };
                 }
+                // Under the same lock as its use: a number that somebody has overtaken meanwhile is no token.
+                *last += 1;
+                let number = *last;
                 match kept.line.upgrade(place.id, new, number) {
                     Raise::Gone => Upgraded::Gone,
                     Raise::Held => {
