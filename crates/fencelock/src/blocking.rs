@@ -352,6 +352,9 @@ macro_rules! guard_type {
         impl Drop for $name {
             fn drop(&mut self) {
                 let Some(inner) = self.inner.take() else { return };
+                if inner.0.is_held_back() {
+                    return; // `min_hold`: the library thread sees to it
+                }
                 let clock = &self.locks.locks.core.keeper.clock;
                 let limit = clock.sleep_until(clock.now().after(DROP_LIMIT));
                 // Cut off by the limit, by an error or by a runtime around us, the release goes on in the background.

@@ -82,6 +82,8 @@ pub(crate) struct Hold {
     /// When a renewal that has not come is overdue.
     due: AtomicU64,
     failed: AtomicBool,
+    /// How many upgrades of it are under way. Only the library thread reads and writes it.
+    pub(crate) upgrading: AtomicU64,
     /// 0, or a [`Loss`].
     lost: AtomicU8,
     inner: Mutex<Inner>,
@@ -119,6 +121,7 @@ impl Hold {
             deadline: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             failed: AtomicBool::new(false),
+            upgrading: AtomicU64::new(0),
             lost: AtomicU8::new(0),
             inner: Mutex::new(Inner {
                 id: place.id,
@@ -297,6 +300,13 @@ impl Hold {
         (waits || !self.terms.fixed).then(|| self.renew_lease(waits))
     }
 
+    /// When it wants to be renewed at the latest: after a third of the lease that was granted, which may be less than what
+    /// was asked for.
+    pub(crate) fn renew_by(&self) -> Moment {
+        let (due, sent) = (Moment::from_nanos(self.due.load(Ordering::Acquire)), lock(&self.inner).sent);
+        if due == Moment::FAR { due } else { sent.after(due.since(sent) / 3 * 2) }
+    }
+
     /// What to send to renew it now; `None` if it is not to be renewed, or was so just now.
     pub(crate) fn renewal(&self, now: Moment, even_if_fresh: bool) -> Option<Renew> {
         let inner = lock(&self.inner);
@@ -306,7 +316,9 @@ impl Hold {
         }
         let mut lease = self.renew_lease(waits);
         let last = !waits && self.end(&inner) <= self.deadline();
-        if !even_if_fresh && (last || now.since(inner.sent) < lease / 10) {
+        // A tenth of the lease that it really has: the renewal is overdue after half of it.
+        let fresh = now.since(inner.sent) < Moment::from_nanos(self.due.load(Ordering::Acquire)).since(inner.sent) / 5;
+        if !even_if_fresh && (last || fresh) {
             return None;
         }
         if !waits {
@@ -343,6 +355,11 @@ impl Hold {
         }
         *(if exclusive { &mut inner.exclusive } else { &mut inner.shared }) += 1;
         Attach::Done
+    }
+
+    /// Whether `min_hold` is not over yet.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.clock.now() < lock(&self.inner).granted.after(self.terms.min_hold)
     }
 
     /// Whether somebody has a guard on it and it is not lost.
@@ -421,14 +438,19 @@ impl Hold {
     }
 
     /// The ticket was replaced by one with a new id and number and all of the capacity; one shared guard becomes exclusive.
-    pub(crate) fn upgraded(&self, id: TicketId, number: u64) {
+    /// `false` if it was lost before.
+    pub(crate) fn upgraded(&self, id: TicketId, number: u64) -> bool {
         let mut inner = lock(&self.inner);
+        if self.lost.load(Ordering::Acquire) != 0 {
+            return false;
+        }
         inner.id = id;
         inner.weight = self.capacity;
         inner.shared -= 1;
         inner.exclusive += 1;
         inner.unanswered = Moment::default();
         self.number.store(number, Ordering::Release);
+        true
     }
 
     /// Ready when it is lost. `key` belongs to the caller's future, which must hand it to [`forget`](Hold::forget) at its end.

@@ -108,13 +108,16 @@ impl Locks {
             reason: None,
             value: None,
         };
+        let capability = store.capability();
+        // A store that cannot keep the usual lease gets the nearest one that it can.
+        let usual = DEFAULT_LEASE.max(capability.shortest_lease).min(capability.longest_lease);
         let core = Core {
             keeper,
             info: store.info(),
-            capability: store.capability(),
+            capability,
             gates: Gates::default(),
             namespace,
-            lease: lease.unwrap_or(DEFAULT_LEASE),
+            lease: lease.unwrap_or(usual),
             note,
             owner: OwnerId::new(),
             thread,
@@ -259,6 +262,12 @@ impl Locks {
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.core.info
+    }
+
+    /// What every name is put under; empty if nothing.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.core.namespace
     }
 
     /// The store itself, for what is not said here.

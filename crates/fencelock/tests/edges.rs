@@ -235,6 +235,28 @@ async fn an_owner_holds_per_store() {
 }
 
 #[tokio::test]
+async fn a_renewal_that_overtakes_the_upgrades_answer_loses_nothing() {
+    let (clock, script, locks) = stage();
+    let read = locks.rwlock("a").read_with(Options::new().lease(9 * SECOND)).await.unwrap();
+    let told = Arc::new(Notify::new());
+    script.next("upgrade", 1, Act::AnswerLater(told.clone()));
+    let upgrade = tokio::spawn(read.try_upgrade());
+    while script.calls("upgrade") == 0 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(4 * SECOND); // a renewal of the old ticket, which the upgrade has replaced
+    assert!(script.calls("renew") > 0);
+    told.notify_one();
+    let write = soon("upgrade", upgrade).await.unwrap().map_err(Error::from).unwrap();
+    assert_eq!(write.state(), State::Safe, "lost although the store has it");
+    clock.advance(30 * SECOND);
+    assert_eq!(write.state(), State::Safe, "the new ticket is renewed");
+    drop(write);
+    soon("close", locks.close()).await;
+    assert!(locks.list("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_release_after_min_hold_is_tried_again() {
     let (clock, script, locks) = stage();
     let guard = locks.mutex("a").lock_with(Options::new().min_hold(60 * SECOND)).await.unwrap();
@@ -311,6 +333,76 @@ async fn a_watch_that_never_answers_is_covered_by_the_tick() {
 }
 
 #[tokio::test]
+async fn a_shorter_lease_than_asked_for_is_renewed_in_time() {
+    let clock = VirtualClock::new();
+    let script = Script { longest: Some(8 * SECOND), ..Script::new(&clock) };
+    let locks = Locks::with_shared_store(Arc::new(script.clone()));
+    let guard = locks.mutex("a").lock().await.unwrap();
+    for _ in 0..60 {
+        clock.advance(SECOND);
+        assert_ne!(guard.state(), State::Lost, "the store grants 8 s, we renew as if it were 30");
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_never_answered_ends() {
+    let (clock, script, locks) = stage();
+    let read = locks.rwlock("a").read().await.unwrap();
+    script.next("upgrade", usize::MAX, Act::Hang);
+    let upgrade = tokio::spawn(read.try_upgrade());
+    while script.calls("upgrade") == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..12 {
+        clock.advance(10 * SECOND);
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(upgrade.is_finished(), "two minutes, four leases");
+}
+
+#[tokio::test]
+async fn a_downgrade_that_is_never_answered_goes_on_in_the_background() {
+    let (clock, script, locks) = stage();
+    let write = locks.rwlock("a").write().await.unwrap();
+    script.next("change", usize::MAX, Act::Hang);
+    let downgrade = tokio::spawn(write.downgrade());
+    while script.calls("change") == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..12 {
+        clock.advance(10 * SECOND);
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(downgrade.is_finished(), "two minutes, four leases");
+    drop(downgrade);
+    let close = tokio::spawn(async move { locks.close().await });
+    for _ in 0..12 {
+        clock.advance(10 * SECOND);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(close.is_finished(), "close hangs although the ticket was left long ago");
+}
+
+#[tokio::test]
+async fn a_release_that_is_never_answered_ends() {
+    let (clock, script, locks) = stage();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    script.next("leave", usize::MAX, Act::Hang);
+    let release = tokio::spawn(guard.release());
+    while script.calls("leave") == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..12 {
+        clock.advance(10 * SECOND);
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(release.is_finished(), "two minutes, four leases");
+}
+
+#[tokio::test]
 async fn min_hold_may_be_as_long_as_max_hold() {
     let (clock, _script, locks) = stage();
     let options = Options::new().min_hold(10 * SECOND).max_hold(10 * SECOND);
@@ -332,6 +424,16 @@ async fn min_hold_may_be_as_long_as_the_fixed_lease() {
 }
 
 #[tokio::test]
+async fn a_store_that_panics_does_not_make_us_forget_a_release() {
+    let (clock, script, locks) = stage();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    script.next("leave", 1, Act::Panic);
+    drop(guard);
+    clock.advance(5 * SECOND);
+    assert!(locks.list("").await.unwrap().is_empty(), "the release was forgotten");
+}
+
+#[tokio::test]
 async fn close_waits_for_a_release_that_another_caller_has_taken_over() {
     let (_clock, script, locks) = stage();
     let lock = locks.rwlock("a");
@@ -346,4 +448,107 @@ async fn close_waits_for_a_release_that_another_caller_has_taken_over() {
     told.notify_one();
     drop(next);
     soon("close", close).await;
+}
+
+#[tokio::test]
+async fn an_upgrade_does_not_forget_an_unanswered_enter() {
+    let (clock, script, locks) = stage();
+    script.next("enter", 1, Act::LoseReply);
+    let lock = locks.rwlock("a");
+    let pending = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.read().await }
+    });
+    while script.calls("enter") == 0 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(SECOND);
+    let read = soon("read", pending).await.unwrap().unwrap();
+    let before = script.calls("leave");
+    let write = read.try_upgrade().await.map_err(Error::from).unwrap();
+    clock.advance(10 * SECOND);
+    assert!(script.calls("leave") > before, "the first enter may still arrive: its id has to be left again");
+    drop(write);
+}
+
+#[tokio::test]
+async fn one_hanging_renewal_of_a_grant_does_not_hang_the_caller() {
+    let (clock, script, locks) = stage();
+    let mutex = locks.mutex("a");
+    let first = mutex.lock().await.unwrap();
+    let second = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock_with(Options::new().lease(60 * SECOND)).await.map(drop) }
+    });
+    while script.calls("wait") == 0 {
+        tokio::task::yield_now().await;
+    }
+    script.next("renew", usize::MAX, Act::Hang);
+    first.release().await.unwrap();
+    while script.calls("renew") == 0 {
+        tokio::task::yield_now().await;
+    }
+    script.next("renew", 0, Act::Hang);
+    for _ in 0..12 {
+        clock.advance(10 * SECOND);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(second.is_finished(), "its place lapsed 90 s ago, and it does not know");
+}
+
+#[tokio::test]
+async fn an_upgrade_of_what_was_lost_leaves_no_ticket_behind() {
+    let (clock, script, locks) = stage();
+    let read = locks.rwlock("a").read_with(Options::new().lease(3 * SECOND)).await.unwrap();
+    let told = Arc::new(Notify::new());
+    script.next("upgrade", 1, Act::AnswerLater(told.clone()));
+    let upgrade = tokio::spawn(read.try_upgrade());
+    while script.calls("upgrade") == 0 {
+        tokio::task::yield_now().await;
+    }
+    told.notify_one();
+    clock.jump(Duration::from_millis(2_950)); // past the deadline, before the end of the lease
+    let outcome = soon("upgrade", upgrade).await.unwrap();
+    if let Ok(guard) = &outcome {
+        assert_eq!(guard.state(), State::Lost);
+    }
+    drop(outcome);
+    clock.settle();
+    soon("close", locks.close()).await;
+    assert!(locks.list("").await.unwrap().is_empty(), "the new ticket is nobody's");
+}
+
+#[test]
+fn upgrades_and_readers_that_come_and_go_keep_the_tokens_in_order() {
+    // A number that is minted before the line is looked at can be overtaken by a reader that comes and goes.
+    let store = MemoryStore::new();
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let passers: Vec<_> = (0..2)
+        .map(|_| {
+            let (lock, stop) = (Locks::with_store(store.clone()).rwlock("a"), stop.clone());
+            std::thread::spawn(move || {
+                runtime().block_on(async {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        if let Ok(read) = lock.try_read().await {
+                            read.release().await.unwrap();
+                        }
+                    }
+                });
+            })
+        })
+        .collect();
+    let lock = Locks::with_store(store).rwlock("a");
+    runtime().block_on(async {
+        for _ in 0..1_000 {
+            let read = lock.read().await.unwrap();
+            let before = read.token().number();
+            match read.try_upgrade().await {
+                Ok(write) => assert!(write.token().number() > before),
+                Err(failed) => assert_eq!(failed.kind(), ErrorKind::Held),
+            }
+        }
+    });
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    passers.into_iter().for_each(|passer| passer.join().unwrap());
 }
