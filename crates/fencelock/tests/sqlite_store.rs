@@ -325,3 +325,20 @@ fn a_batch_is_all_or_nothing() {
         assert_eq!(one.inspect(&name("d")).await.unwrap().inside, vec![], "nobody is in the first line either");
     });
 }
+
+#[test]
+fn processes_that_live_for_a_moment_do_not_let_the_log_grow() {
+    block_on(async {
+        let (_folder, file) = folder();
+        let mut longest = 0;
+        for _ in 0..300 {
+            let store = SqliteStore::open(&file).unwrap();
+            let place = place("x");
+            lock(&store, &place).await;
+            leave(&store, &place).await;
+            drop(store);
+            longest = longest.max(std::fs::metadata(file.with_extension("db-wal")).unwrap().len());
+        }
+        assert!(longest < 512 << 10, "{longest}");
+    });
+}

@@ -48,8 +48,9 @@ mod tests;
 mod thread;
 mod verbs;
 
-/// A log beside the file that is longer than this is worth a client's time when it leaves.
-const LONG_LOG: u64 = 256 << 10;
+/// A log beside the file of more pages than this is worth a client's time when it leaves: whoever opens the file next while
+/// nobody has it open reads all of it.
+const LONG_LOG: i64 = 128;
 
 /// A name that nobody else has: 16 hex digits.
 fn random_name() -> String {
@@ -81,10 +82,8 @@ impl SqliteStore {
         let conn = file.connect(false)?;
         file.check_layout(&conn)?;
         begin_boot(&file, &conn, boot)?;
-        if file.log_size() > 64 * LONG_LOG {
-            // Those who were here before us left no time to do it. If others are at it, one of them will.
-            let _ = thread::checkpoint(&conn, "TRUNCATE");
-        }
+        // Those who were here before us may have left no time to do it. If others are at it, one of them will.
+        let _ = thread::end_log(&conn, 64 * LONG_LOG);
         let client = Client::new(file, conn, clock, boot.to_string());
         Ok(SqliteStore { client: Arc::new(client), label: "sqlite".into() })
     }

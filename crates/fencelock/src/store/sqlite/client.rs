@@ -447,8 +447,8 @@ impl Client {
         self.failed(&closed());
     }
 
-    /// Many processes that live for a moment must not let the log grow without end. Most of the time this is one look at its
-    /// size.
+    /// Many processes that live for a moment must not let the log grow without end. Most of the time this is one
+    /// look at its length.
     fn last_words(&self, conn: &Connection) {
         if self.mine().has_watched {
             let mut forget = |txn: &mut Txn<'_>| verbs::unwatch(txn, &self.me, None);
@@ -460,9 +460,7 @@ impl Client {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        if self.file.log_size() > super::LONG_LOG {
-            let _ = super::thread::checkpoint(conn, "TRUNCATE");
-        }
+        let _ = super::thread::end_log(conn, super::LONG_LOG);
     }
 }
 

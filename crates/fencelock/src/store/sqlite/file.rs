@@ -128,11 +128,6 @@ impl StoreFile {
         }
     }
 
-    /// How large the log beside the file has become.
-    pub(super) fn log_size(&self) -> u64 {
-        fs::metadata(self.beside("-wal")).map_or(0, |about| about.len())
-    }
-
     /// Brings what was committed to the disk. Unlike the file, the log may be opened: SQLite has no locks on it.
     pub(super) fn sync_log(&self) -> io::Result<()> {
         fs::File::open(self.beside("-wal"))?.sync_data()

@@ -489,7 +489,7 @@ impl Shift {
     fn clean_up(&mut self) {
         if let Ok(conn) = self.durable() {
             // If others are at it, one of them will do.
-            let _ = checkpoint(conn, "PASSIVE");
+            let _ = checkpoint(conn);
         }
         let client = self.client.clone();
         let lapsed = |conn: &Connection, now: i64| book::lapsed_lines(conn, now, SWEPT_AT_ONCE);
@@ -503,7 +503,26 @@ impl Shift {
     }
 }
 
-/// Brings the log into the file. Says whether all of it.
-pub(super) fn checkpoint(conn: &Connection, how: &str) -> rusqlite::Result<bool> {
-    conn.query_row(&format!("PRAGMA wal_checkpoint({how})"), [], |row| Ok(row.get::<_, i64>(0)? == 0))
+/// Brings the log into the file, without holding up anybody: the next commit then begins the log anew.
+fn checkpoint(conn: &Connection) -> rusqlite::Result<()> {
+    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+/// Ends a log of more than so many pages, for who comes or goes: if nobody has the file open afterwards, nobody remembers how
+/// much of the log is in the file already. It is cut off only if nobody wrote meanwhile, since all others would have to wait
+/// for the disk otherwise; and then there is no need, since they are here to remember.
+pub(super) fn end_log(conn: &Connection, more_than: i64) -> rusqlite::Result<()> {
+    let left = || {
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+        conn.query_row("PRAGMA wal_checkpoint(NOOP)", [], read)
+    };
+    if left()?.0 <= more_than {
+        return Ok(());
+    }
+    checkpoint(conn)?;
+    let (all, done) = left()?;
+    if all == done {
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    }
+    Ok(())
 }
