@@ -48,6 +48,15 @@ impl Hints {
         });
     }
 
+    /// Tells everybody to look everywhere: something may have been missed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn somewhere(&self) {
+        self.each(|_, pending| {
+            pending.names.clear();
+            pending.somewhere = true;
+        });
+    }
+
     fn each(&self, act: impl Fn(&Watcher, &mut Pending)) {
         let mut wakers = Vec::new();
         {

@@ -1,0 +1,11 @@
+//! The Redis store against real servers: what it costs, what it says, and what becomes of it when something breaks.
+
+mod contract;
+mod cost;
+mod faults;
+mod oracle;
+mod proxy;
+mod refusals;
+mod server;
+mod support;
+mod totality;
