@@ -22,8 +22,8 @@
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all
 //!     +evalsha +eval +time +hmget +hget +hgetall +hset +hdel +zadd +zrem +zrange +zrangebyscore +zcard +zcount
-//!     +exists +del +pexpireat +pttl +publish +subscribe +psubscribe +unsubscribe +punsubscribe +set +scan
-//!     +info +hello +client|setinfo +ping +select
+//!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +scan
+//!     +info +hello +select
 //! ```
 
 use super::hints::Hints;
@@ -466,7 +466,7 @@ impl Store for RedisStore {
         })
     }
 
-    /// Two round trips for the first watcher of a scope.
+    /// Two round trips.
     fn watch<'a>(&'a self, scope: Scope) -> BoxFuture<'a, Result<BoxStream<'static, Hint>>> {
         Box::pin(async move { self.shared.watch_scope(scope).await })
     }

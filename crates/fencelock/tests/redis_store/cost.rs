@@ -1,7 +1,7 @@
 //! What it costs: requests counted at the server, not timed.
 
 use crate::server::Server;
-use crate::support::{client, enter, inside, queued, ticket};
+use crate::support::{client, enter, inside, queued, soon, ticket};
 use fencelock::Locks;
 use fencelock::store::Place;
 use std::sync::Arc;
@@ -60,7 +60,9 @@ async fn commands_with(waiting: usize) -> (u64, u64) {
     for chunk in (0..waiting).collect::<Vec<_>>().chunks(50) {
         let tickets: Vec<_> = chunk.iter().map(|_| ticket("a")).collect();
         let entered = futures_util::future::try_join_all(tickets.iter().map(|ticket| enter(&store, ticket))).await;
-        entered.unwrap().iter().for_each(|entered| drop(queued(entered)));
+        for entered in entered.unwrap() {
+            queued(&entered);
+        }
         first.get_or_insert(tickets[0].place.clone());
     }
     let before = server.commands();
@@ -86,4 +88,28 @@ async fn a_long_queue_costs_no_more_than_a_short_one() {
     assert_eq!(commands_with(1_000).await, short);
     assert_eq!(commands_with(10_000).await, short);
     assert!(short.0 <= 12 && short.1 <= 16, "{short:?} commands for an enter and a hand-off");
+}
+
+/// Those who wait cost their renewals and nothing else; those who hold as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_and_holding_cost_next_to_nothing() {
+    let server = Server::start();
+    let locks = Locks::builder(&server.url()).lease(std::time::Duration::from_secs(6)).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for i in 0..500 {
+        guards.push(locks.mutex(&format!("held/{i}")).lock().await.unwrap());
+    }
+    let _holder = locks.mutex("hot").lock().await.unwrap();
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..500 {
+        let mutex = locks.mutex("hot");
+        waiting.spawn(async move { mutex.lock().await });
+    }
+    soon("all of them wait", || server.command::<u64>(&["ZCARD", "fencelock:{hot}:q"]) == 501).await;
+    let before = server.requests();
+    // Two to three rounds of renewals.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let sent = server.requests() - before;
+    assert!((3..=12).contains(&sent), "{sent} requests in 5 s for 501 holds and 500 waiters");
+    assert!(guards.iter().all(|guard| guard.state() == fencelock::State::Safe));
 }

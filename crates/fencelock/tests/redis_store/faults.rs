@@ -194,7 +194,7 @@ async fn after_a_restart_without_data_holders_are_lost_and_tokens_grow() {
     let waiting = tokio::spawn(async move { mutex.lock().await });
     soon("the waiter's place", || server.command::<u64>(&["ZCARD", "fencelock:{a}:q"]) == 2).await;
     next.release().await.unwrap();
-    within(SOON, "the hand-off", waiting).await.unwrap().unwrap();
+    drop(within(SOON, "the hand-off", waiting).await.unwrap().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -57,10 +57,6 @@ impl Server {
         self.port
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -89,13 +89,9 @@ impl Live {
         }
     }
 
-    /// From now on messages of this channel, or of channels that match this pattern, come in.
-    pub(super) async fn subscribe(&self, channel: &Channel, address: &str) -> Result<()> {
-        let mut connection = self.connection.clone();
-        let answer = match channel {
-            Channel::Named(name) => connection.subscribe(name).await,
-            Channel::Matching(pattern) => connection.psubscribe(pattern).await,
-        };
+    /// From now on messages of this channel come in.
+    pub(super) async fn subscribe(&self, channel: &str, address: &str) -> Result<()> {
+        let answer = self.connection.clone().subscribe(channel).await;
         if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
             self.end.end();
         }
@@ -103,20 +99,9 @@ impl Live {
     }
 
     /// The other way round. If it fails, messages that nobody wants go on coming in.
-    pub(super) async fn unsubscribe(&self, channel: &Channel) {
-        let mut connection = self.connection.clone();
-        let _ = match channel {
-            Channel::Named(name) => connection.unsubscribe(name).await,
-            Channel::Matching(pattern) => connection.punsubscribe(pattern).await,
-        };
+    pub(super) async fn unsubscribe(&self, channel: &str) {
+        let _ = self.connection.clone().unsubscribe(channel).await;
     }
-}
-
-/// What can be subscribed to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Channel {
-    Named(String),
-    Matching(String),
 }
 
 /// A message: where it came from and what it says.
@@ -187,7 +172,7 @@ impl Connections {
         let push = move |push: PushInfo| {
             match push.kind {
                 PushKind::Disconnection => ending.0.end(),
-                PushKind::Message | PushKind::PMessage => {
+                PushKind::Message => {
                     let mut data = push.data.into_iter().rev();
                     if let (Some(Value::BulkString(said)), Some(Value::BulkString(channel))) =
                         (data.next(), data.next())

@@ -13,13 +13,14 @@ local hash
 if #ARGV == 8 then
   hash = redis.call('HMGET', KEYS[1], 'v', 'n', 'p', 's', 'r', 'c', 'i', 't', 'f', 'e', 'o', ARGV[1])
   local lease = tonumber(ARGV[4])
-  if hash[1] == '1' and not hash[4] and not hash[5] and not hash[6] and tonumber(hash[10] or 0) * 1000 >= now + lease + 60000000
-    and ARGV[8] == '' and tonumber(hash[2] or 0) < now then
+  if hash[1] == '1' and not hash[4] and not hash[5] and not hash[6] and not hash[7] and ARGV[8] == ''
+    and tonumber(hash[2] or 0) < now and tonumber(hash[10] or 0) * 1000 >= now + lease + 60000000 then
     local time = string.format('%.0f', now)
     redis.call('HSET', KEYS[1], 'n', time, 'p', ARGV[3], 's', ARGV[1], 'r', time .. ' ' .. ARGV[2] .. ' '
       .. string.format('%.0f', now + lease) .. ' ' .. time .. ' ' .. time .. ' ' .. ARGV[7])
     if tonumber(hash[11] or 0) > now or (#KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 1) then
-      redis.call('PUBLISH', KEYS[1] .. ':changes', '')
+      redis.call('PUBLISH', KEYS[1] .. ':changes', KEYS[1] .. ' ')
+      redis.call('PUBLISH', 'fencelock:changes', KEYS[1] .. ' ')
     end
     return {'1 ' .. ARGV[4] .. ' ' .. time}
   end

@@ -2,8 +2,8 @@
 //! let in; the message carries the grant. The task here keeps that connection open, subscribes again after a loss and looks
 //! at once at everything that waits, sends the looks that are due, and keeps watched lines marked.
 
-use super::connection::{Channel, Live, Message};
-use super::script::{self, Call, WATCH_KEY, changes, name_in};
+use super::connection::{Live, Message};
+use super::script::{self, ALL_CHANGES, Call, WATCH_KEY, changes, name_in};
 use super::waiters::Standing;
 use super::{Shared, standings};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,10 +36,10 @@ pub(super) enum Line {
 
 /// What is watched, and by how many.
 #[derive(Default)]
-pub(super) struct Watched(Mutex<HashMap<Channel, usize>>);
+pub(super) struct Watched(Mutex<HashMap<String, usize>>);
 
 impl Watched {
-    fn channels(&self) -> Vec<Channel> {
+    fn channels(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 }
@@ -120,7 +120,7 @@ impl Shared {
             }
         };
         let live = self.connections.open(heard).await?;
-        live.subscribe(&Channel::Named(self.inbox.clone()), &self.connections.address).await?;
+        live.subscribe(&self.inbox, &self.connections.address).await?;
         for channel in self.watched.channels() {
             live.subscribe(&channel, &self.connections.address).await?;
             self.arm(&live, &channel).await?;
@@ -142,9 +142,12 @@ impl Shared {
                 }
                 _ => {}
             }
-        } else if let Some(key) = std::str::from_utf8(&channel).ok().and_then(name_in) {
-            let long = String::from_utf8_lossy(&said);
-            self.hints.tell(&Name::from_key(key, (!long.is_empty()).then_some(&*long)));
+        } else {
+            let said = String::from_utf8_lossy(&said);
+            let (key, long) = said.split_once(' ').unwrap_or((&said, ""));
+            if let Some(key) = name_in(key) {
+                self.hints.tell(&Name::from_key(key, (!long.is_empty()).then_some(long)));
+            }
         }
     }
 
@@ -181,16 +184,15 @@ impl Shared {
     }
 
     /// Marks what is watched, so that its changes are published. One round trip.
-    async fn arm(&self, live: &Live, channel: &Channel) -> Result<()> {
-        match channel {
-            Channel::Named(name) => {
-                let Some(key) = name_in(name) else { return Ok(()) };
+    async fn arm(&self, live: &Live, channel: &str) -> Result<()> {
+        match name_in(channel) {
+            Some(key) => {
                 let mut call = Call::new(&script::WATCH, 1, 1);
                 call.line(&Name::from_key(key, None));
                 call.arg(WATCHED_FOR.as_micros().to_string());
                 live.call(&call, &self.connections.address).await?;
             }
-            Channel::Matching(_) => {
+            None => {
                 let mut cmd = redis::cmd("SET");
                 cmd.arg(WATCH_KEY).arg("1").arg("PX").arg(WATCHED_FOR.as_millis().to_string());
                 live.send(&cmd, &self.connections.address).await?;
@@ -199,11 +201,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Two round trips for the first watcher of a scope, none for the others.
+    /// Two round trips.
     pub(super) async fn watch_scope(self: &Arc<Self>, scope: Scope) -> Result<BoxStream<'static, Hint>> {
         let channel = match &scope {
-            Scope::Name(name) => Channel::Named(changes(name.key())),
-            Scope::Prefix(prefix) => Channel::Matching(format!("fencelock:{{{}*}}:changes", literally(prefix))),
+            Scope::Name(name) => changes(name.key()),
+            Scope::Prefix(_) => ALL_CHANGES.to_string(),
         };
         let hints = self.hints.subscribe(scope);
         let watch = Watch { shared: self.clone(), channel: channel.clone() };
@@ -269,7 +271,7 @@ pub(super) fn literally(text: &str) -> String {
 /// One watcher's share in a channel.
 struct Watch {
     shared: Arc<Shared>,
-    channel: Channel,
+    channel: String,
 }
 
 impl Drop for Watch {

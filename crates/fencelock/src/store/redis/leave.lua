@@ -16,7 +16,9 @@ if #ARGV == 1 then
     if expiry > now and tonumber(hash[10] or 0) * 1000 < now + 240000000 then
       redis.call('HDEL', KEYS[1], 's', 'r')
       if tonumber(hash[11] or 0) > now or (#KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 1) then
-        redis.call('PUBLISH', KEYS[1] .. ':changes', redis.call('HGET', KEYS[1], 'l') or '')
+        local said = KEYS[1] .. ' ' .. (redis.call('HGET', KEYS[1], 'l') or '')
+        redis.call('PUBLISH', KEYS[1] .. ':changes', said)
+        redis.call('PUBLISH', 'fencelock:changes', said)
       end
       return {1}
     end

@@ -16,7 +16,8 @@
 -- A record is "number weight expiry entered admitted mode inbox owner note", times in us of the server's clock, admitted 0
 -- while it waits. The two zsets are indexes: they may hold an id too many (it is then ignored and dropped), never one too
 -- few, so they are written before the hash and cleared after it. Nothing that is read after the first write can fail.
--- A last key, where there is one, is that of the watchers of prefixes.
+-- A last key, where there is one, is there while somebody watches all lines. Changes are told as "key long-name" on the
+-- channels fencelock:{name}:changes and fencelock:changes.
 --
 -- No verb walks the line: whatever it does costs O(log n) for each ticket that it takes out, lets in or was asked about.
 
@@ -40,7 +41,6 @@ end
 
 -- Counts everything anew from the tickets and makes the indexes again.
 local function repair(line)
-  if line.p == 0 then error('FENCELOCK DAMAGED its capacity is missing') end
   local all = redis.call('HGETALL', line.key)
   redis.call('DEL', line.queue, line.lapse)
   line.c, line.i, line.t, line.f = 0, 0, 0, 0
@@ -70,6 +70,7 @@ local function read(at, id, h)
   line.n, line.p, line.e, line.o = tonumber(h[2]) or 0, tonumber(h[3]) or 0, tonumber(h[10]) or 0, tonumber(h[11]) or 0
   line.c, line.i, line.t, line.f = 0, 0, 0, 0
   if not h[1] then
+    if h[2] or h[3] or h[4] or h[5] or h[6] then error('FENCELOCK LAYOUT unknown') end
     -- Without its hash a line cannot be known; what is left of it says how long somebody may believe to be inside.
     if redis.call('EXISTS', line.queue, line.lapse) > 0 then
       local last = redis.call('ZRANGE', line.lapse, -1, -1, 'WITHSCORES')
@@ -84,8 +85,9 @@ local function read(at, id, h)
     line.sole, line.first = h[4], parse(h[5])
     line.c, line.i, line.t, line.f = 1, line.first.weight, line.first.weight, line.first.token
     if h[4] == id then line.own = line.first end
-  elseif h[6] then
+  elseif h[6] or h[7] or h[8] or h[9] then
     line.indexed = true
+    if line.p == 0 then error('FENCELOCK DAMAGED its capacity is missing') end
     line.c, line.i, line.t, line.f = tonumber(h[6]), tonumber(h[7]), tonumber(h[8]), tonumber(h[9])
     local queued, lapses = redis.call('ZCARD', line.queue), redis.call('ZCARD', line.lapse)
     if not (line.c and line.i and line.t and line.f) or queued < line.c or lapses < line.c then repair(line) end
@@ -140,6 +142,15 @@ local function admit(line)
   end
 end
 
+-- Tells those who watch this line, and those who watch them all, that it has changed.
+local function tell(line)
+  local named, all = line.o > now, #KEYS % 3 == 1 and redis.call('EXISTS', KEYS[#KEYS]) == 1
+  if not named and not all then return end
+  local said = line.key .. ' ' .. (redis.call('HGET', line.key, 'l') or '')
+  if named then redis.call('PUBLISH', line.key .. ':changes', said) end
+  if all then redis.call('PUBLISH', 'fencelock:changes', said) end
+end
+
 -- Writes down what was done, and tells whom it concerns.
 local function settle(line)
   if line.dirty then
@@ -160,9 +171,7 @@ local function settle(line)
   line.told = {}
   if line.changed then
     line.changed = nil
-    if line.o > now or (#KEYS % 3 == 1 and redis.call('EXISTS', KEYS[#KEYS]) == 1) then
-      redis.call('PUBLISH', line.key .. ':changes', redis.call('HGET', line.key, 'l') or '')
-    end
+    tell(line)
   end
 end
 

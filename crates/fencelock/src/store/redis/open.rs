@@ -48,7 +48,7 @@ fn invalid(message: &str) -> Error {
 }
 
 fn with_options(info: ConnectionInfo, options: &BTreeMap<String, String>) -> Result<ConnectionInfo> {
-    let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     if let Some(user) = options.get("user") {
         redis = redis.set_username(user);
     }

@@ -10,6 +10,8 @@ const LINE: &str = include_str!("line.lua");
 
 /// Set while somebody watches a prefix: every change is published then.
 pub(super) const WATCH_KEY: &str = "fencelock:watch";
+/// The channel for that.
+pub(super) const ALL_CHANGES: &str = "fencelock:changes";
 
 /// A script and its hash.
 pub(super) struct Script {

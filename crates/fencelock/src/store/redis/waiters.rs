@@ -1,7 +1,7 @@
 //! The tickets of this client that wait, and what is known of each: no I/O. A grant arrives as a message that names the
 //! ticket; whoever waits for it is woken with the answer in hand. Messages get lost, and a holder that dies sends none, so
-//! each ticket also has a moment at which to look: when the next lease of its line ends, and at the latest a tick after the
-//! server last told of it. Renewals tell of it too, so as a rule that look never has to be sent.
+//! each ticket also has a moment at which to look: when the next lease of its line ends, when its own does, and at the latest a
+//! tick after the server last told of it. Renewals tell of it too, so as a rule that look never has to be sent.
 
 use crate::clock::Moment;
 use crate::name::Name;
@@ -56,16 +56,18 @@ struct Waiter {
     tick: Moment,
     /// When the next lease of the line ends.
     lapse: Moment,
+    /// When its own lease ends, as far as is known.
+    end: Moment,
 }
 
 impl Waiter {
     fn due(&self) -> Moment {
-        self.tick.min(self.lapse)
+        self.tick.min(self.lapse).min(self.end)
     }
 
     fn find(&mut self, found: Waited, now: Moment) -> Vec<Waker> {
         self.found = Some(found);
-        (self.tick, self.lapse) = (now.after(FORGET), Moment::FAR);
+        (self.tick, self.lapse, self.end) = (now.after(FORGET), Moment::FAR, Moment::FAR);
         std::mem::take(&mut self.wakers)
     }
 }
@@ -83,6 +85,7 @@ impl Waiters {
             wakers: Vec::new(),
             tick: Moment::FAR,
             lapse: Moment::FAR,
+            end: Moment::FAR,
         };
         self.book().waiters.entry(place.id).or_insert_with(new);
     }
@@ -103,11 +106,12 @@ impl Waiters {
         match standing {
             Standing::Inside { token, .. } => self.find(id, Waited::Admitted { token }, now),
             Standing::Gone => self.find(id, Waited::Gone, now),
-            Standing::Waiting { next_lapse, .. } => {
+            Standing::Waiting { lease, next_lapse, .. } => {
                 let mut book = self.book();
                 let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
                 waiter.tick = now.after(TICK);
                 waiter.lapse = now.after(next_lapse).after(SLACK);
+                waiter.end = now.after(lease).after(SLACK);
                 let due = waiter.due();
                 self.due_at(book, due);
             }
@@ -148,21 +152,24 @@ impl Waiters {
         self.book().due
     }
 
-    /// The tickets to look at now: those whose tick has come, and one of each line in which a lease has ended (the server
-    /// tells the others).
+    /// The tickets to look at now: those whose tick has come or whose own lease has ended, and one of each line in which
+    /// another lease has ended (the server tells whom that lets in).
     pub(super) fn take_due(&self, now: Moment) -> Vec<Place> {
         let mut book = self.book();
         let mut places = Vec::new();
         let mut lines: HashSet<Name> = HashSet::new();
         book.waiters.retain(|_, waiter| waiter.found.is_none() || waiter.tick > now);
         for (id, waiter) in &mut book.waiters {
-            if waiter.tick <= now || (waiter.lapse <= now && !lines.contains(&waiter.name)) {
+            let own = waiter.tick.min(waiter.end) <= now;
+            if own || (waiter.lapse <= now && !lines.contains(&waiter.name)) {
                 lines.insert(waiter.name.clone());
                 places.push(Place { name: waiter.name.clone(), id: *id });
                 waiter.tick = now.after(TICK);
             }
-            if waiter.lapse <= now {
-                waiter.lapse = now.after(AGAIN);
+            for moment in [&mut waiter.lapse, &mut waiter.end] {
+                if *moment <= now {
+                    *moment = now.after(AGAIN);
+                }
             }
         }
         book.due = book.waiters.values().map(Waiter::due).min().unwrap_or(Moment::FAR);
@@ -202,5 +209,83 @@ impl Waiters {
             }
         }
         self.due_at(book, now.after(AGAIN));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn waiting(lease: u32, next_lapse: u32) -> Standing {
+        Standing::Waiting { token: 1, lease: SECOND * lease, next_lapse: SECOND * next_lapse }
+    }
+
+    fn place(name: &str) -> Place {
+        Place { name: Name::new("", name).unwrap(), id: TicketId::new() }
+    }
+
+    fn at(seconds: u32) -> Moment {
+        Moment::default().after(SECOND * seconds)
+    }
+
+    #[test]
+    fn a_grant_may_come_before_the_answer() {
+        let waiters = Waiters::default();
+        let place = place("a");
+        waiters.expect(&place);
+        waiters.granted(place.id, 7, at(1));
+        waiters.told(place.id, waiting(30, 30), at(1));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(waiters.poll(place.id, &mut cx), Poll::Ready(Some(Waited::Admitted { token: 7 })));
+        assert_eq!(waiters.poll(place.id, &mut cx), Poll::Ready(None), "fetched once");
+    }
+
+    #[test]
+    fn one_of_a_line_looks_when_somebody_s_lease_ends() {
+        let waiters = Waiters::default();
+        let places = [place("a"), place("a"), place("b")];
+        for place in &places {
+            waiters.expect(place);
+            waiters.told(place.id, waiting(30, 5), at(0));
+        }
+        assert!(waiters.due() > at(5) && waiters.due() < at(6));
+        let due = waiters.take_due(at(6));
+        assert_eq!(due.len(), 2, "one of each line: {due:?}");
+        for place in &due {
+            waiters.line_told(&place.name, SECOND * 20, at(6));
+            waiters.told(place.id, waiting(24, 20), at(6));
+        }
+        assert!(waiters.take_due(at(8)).is_empty(), "then not before the tick");
+        assert!(waiters.due() > at(14), "{:?}", waiters.due());
+        assert_eq!(waiters.take_due(at(16)).len(), 1, "that of the one that has not looked itself");
+    }
+
+    #[test]
+    fn a_lease_of_its_own_that_ends_is_looked_at() {
+        let waiters = Waiters::default();
+        let places = [place("a"), place("a")];
+        for place in &places {
+            waiters.expect(place);
+            waiters.told(place.id, waiting(2, 1), at(0));
+        }
+        assert_eq!(waiters.take_due(at(3)).len(), 2);
+        waiters.told(places[0].id, Standing::Gone, at(3));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(waiters.poll(places[0].id, &mut cx), Poll::Ready(Some(Waited::Gone)));
+        assert!(waiters.poll(places[1].id, &mut cx).is_pending());
+    }
+
+    #[test]
+    fn an_answer_that_nobody_fetches_is_thrown_away() {
+        let waiters = Waiters::default();
+        let place = place("a");
+        waiters.expect(&place);
+        waiters.granted(place.id, 7, at(0));
+        assert!(waiters.take_due(at(61)).is_empty());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(waiters.poll(place.id, &mut cx), Poll::Ready(None));
     }
 }
