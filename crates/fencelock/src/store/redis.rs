@@ -448,7 +448,10 @@ impl Store for RedisStore {
             match answer.strip_prefix("4 ") {
                 Some(rest) => Ok(Upgraded::Held { by: holder(rest)? }),
                 None => match standing(&answer)? {
-                    Standing::Inside { token, .. } => Ok(Upgraded::Admitted { token }),
+                    Standing::Inside { token, .. } => {
+                        self.shared.waiters.forget(place.id);
+                        Ok(Upgraded::Admitted { token })
+                    }
                     Standing::Gone => Ok(Upgraded::Gone),
                     Standing::Waiting { .. } => Err(unreadable()),
                 },
