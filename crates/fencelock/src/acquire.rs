@@ -4,7 +4,7 @@
 use crate::clock::Moment;
 use crate::error::{Effect, Error, ErrorKind, Result, spoken};
 use crate::hold::{Hold, Terms};
-use crate::keeper::{OwnLeave, backoff};
+use crate::keeper::backoff;
 use crate::locks::Core;
 use crate::name::Name;
 use crate::observe;
@@ -106,9 +106,9 @@ async fn get_in(core: &Arc<Core>, request: Request, started: Moment, token: &Ato
 /// Our own releases and changes of this name come first: a lock that was dropped a moment ago is not in its owner's way.
 pub(crate) async fn flush(core: &Arc<Core>, name: &Name) {
     let keeper = &core.keeper;
-    for leave in keeper.take_pending(name.key()) {
+    if let Some(mut pending) = keeper.take_pending(name) {
         // If it fails, the keeper tries again; the enter that follows will tell what is wrong.
-        let _ = OwnLeave::new(keeper, leave).send().await;
+        let _ = pending.send_once().await;
     }
     let limit = pin!(keeper.clock.sleep_until(keeper.clock.now().after(Duration::from_secs(1))));
     select(pin!(keeper.landed(name.key())), limit).await;

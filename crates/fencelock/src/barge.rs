@@ -228,7 +228,11 @@ async fn watch(keeper: Arc<crate::keeper::Keeper>, name: Name, gate: Weak<Gate>)
             }
         });
         match select(select(told, tick), spoken_to).await {
-            Either::Left((Either::Left((None, _)), _)) => hints = None,
+            Either::Left((Either::Left((None, _)), _)) => {
+                // Cut off: what happened since is not told any more. Not in a hot loop, should it end again at once.
+                (hints, tell) = (None, true);
+                keeper.clock.sleep_until(keeper.clock.now().after(Duration::from_millis(50))).await;
+            }
             Either::Left(_) => tell = true,
             Either::Right(_) => tell = false,
         }

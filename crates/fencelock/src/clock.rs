@@ -460,7 +460,7 @@ mod virtual_clock {
             workers.iter().for_each(|worker| worker.settle());
         }
 
-        #[cfg(test)]
+        #[cfg(all(test, not(fencelock_shuttle)))]
         pub(crate) fn has_timer_beyond(&self, after: Duration) -> bool {
             let latest = self.0.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
             latest.due.last_key_value().is_some_and(|((moment, _), _)| *moment > self.0.now().after(after))

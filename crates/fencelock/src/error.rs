@@ -80,7 +80,9 @@ impl Error {
         Error::new(ErrorKind::Unavailable, message).effect_unknown()
     }
 
-    pub(crate) fn mismatch(name: &str, asked: u32, there: u32) -> Error {
+    /// A line that is in use with another capacity than was asked for.
+    #[must_use]
+    pub fn mismatch(name: &str, asked: u32, there: u32) -> Error {
         let kind = |capacity: u32| match capacity {
             crate::line::WHOLE => "a mutex or read-write lock".to_string(),
             n => format!("a semaphore of {n}"),

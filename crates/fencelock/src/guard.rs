@@ -3,7 +3,7 @@
 use crate::acquire::flush;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Ending, Hold, State};
-use crate::keeper::{OwnLeave, backoff};
+use crate::keeper::backoff;
 use crate::locks::Core;
 use crate::observe;
 use crate::store::{Mode, Presence, Seen, TicketId, Upgraded};
@@ -60,7 +60,10 @@ impl Grip {
         self.armed = false;
         let keeper = &self.core.keeper;
         let presence = match self.hold.detach(self.exclusive) {
-            Ending::WasLost => return Ok(Released::AlreadyGone),
+            Ending::WasLost => {
+                keeper.bury(&self.hold);
+                return Ok(Released::AlreadyGone);
+            }
             Ending::Nothing => return Ok(Released::Held),
             Ending::Downgrade => {
                 drop(tell_downgrade(&self.core, &self.hold));
@@ -73,9 +76,7 @@ impl Grip {
                 }
             },
             Ending::Leave => {
-                keeper.strike(self.hold.id());
-                let leave = OwnLeave::new(keeper, keeper.leave_of(&self.hold));
-                leave.send().await.map_err(|error| error.named(self.hold.name.shown()))?
+                keeper.own_leave(&self.hold).send().await.map_err(|error| error.named(self.hold.name.shown()))?
             }
         };
         observe::released(&self.hold);
@@ -97,7 +98,8 @@ impl Drop for Grip {
 /// One guard less; what has to be told to the store is told in the background.
 pub(crate) fn let_go(core: &Arc<Core>, hold: &Arc<Hold>, exclusive: bool) {
     match hold.detach(exclusive) {
-        Ending::Nothing | Ending::WasLost => {}
+        Ending::Nothing => {}
+        Ending::WasLost => core.keeper.bury(hold),
         Ending::Downgrade => drop(tell_downgrade(core, hold)),
         Ending::Linger(until) => drop(core.keeper.linger(hold, until)),
         Ending::Leave => {
@@ -231,7 +233,7 @@ macro_rules! guard_type {
                 self.0.run(work).await
             }
 
-            /// Releases, and says whether it was still held until then. One round trip.
+            /// Releases, and says whether it was still held until then. One round trip; where a reply is lost, it asks again.
             ///
             /// With `min_hold` it resolves when that time is over. Where several guards of one owner share the hold, only
             /// the last one's release is told to the store.

@@ -276,9 +276,12 @@ impl Hold {
         true
     }
 
-    /// A renewal failed, with what became of it unknown.
-    pub(crate) fn renewal_failed(&self) {
-        self.failed.store(true, Ordering::Release);
+    /// A renewal that was sent at `sent` failed, with what became of it unknown. Old news if a later one was confirmed.
+    pub(crate) fn renewal_failed(&self, sent: Moment) {
+        let inner = lock(&self.inner);
+        if sent >= inner.sent {
+            self.failed.store(true, Ordering::Release);
+        }
     }
 
     fn renew_lease(&self, waits: bool) -> Duration {

@@ -12,8 +12,9 @@
 //!   enter can have no effect any more.
 
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::hold::{Hold, State};
+use crate::name::Name;
 use crate::observe;
 use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
 use crate::sync::{Mutex, lock};
@@ -206,16 +207,24 @@ impl Keeper {
         self.due_at(book, at);
     }
 
-    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself.
-    pub(crate) fn take_pending(&self, key: &str) -> Vec<Leave> {
+    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself. They count as
+    /// under way until then.
+    pub(crate) fn take_pending(self: &Arc<Self>, name: &Name) -> Option<OwnLeaves> {
         let mut book = lock(&self.book);
-        if !book.leaves.iter().any(|leave| leave.place.name.key() == key) {
-            return Vec::new();
+        if !book.leaves.iter().any(|leave| leave.place.name.key() == name.key()) {
+            return None;
         }
-        let (mine, others): (VecDeque<_>, VecDeque<_>) =
-            book.leaves.drain(..).partition(|leave| leave.place.name.key() == key);
+        let (mine, others): (VecDeque<_>, _) =
+            book.leaves.drain(..).partition(|leave| leave.place.name.key() == name.key());
         book.leaves = others;
-        mine.into()
+        let flight = book.take_off(self, vec![name.shared_key()]);
+        Some(OwnLeaves { keeper: self.clone(), leaves: mine.into(), _flight: Some(flight) })
+    }
+
+    /// The release of a guard, to be sent by the caller.
+    pub(crate) fn own_leave(self: &Arc<Self>, hold: &Hold) -> OwnLeaves {
+        self.strike(hold.id());
+        OwnLeaves { keeper: self.clone(), leaves: vec![self.leave_of(hold)], _flight: None }
     }
 
     /// Ready when no release or change of this name is under way.
@@ -247,11 +256,7 @@ impl Keeper {
     /// Runs something on the library thread. With a name, an enter of that name waits for it.
     pub(crate) fn run(self: &Arc<Self>, name: Option<Arc<str>>, task: impl Future<Output = ()> + Send + 'static) {
         let mut book = lock(&self.book);
-        if let Some(name) = &name {
-            *book.flying.entry(name.clone()).or_default() += 1;
-        }
-        let flight = Flight { keeper: self.clone(), names: name.into_iter().collect() };
-        book.running += 1;
+        let flight = book.take_off(self, name.into_iter().collect());
         book.tasks.push(Box::pin(async move {
             let flight = flight;
             task.await;
@@ -345,24 +350,16 @@ impl Keeper {
     fn plan(self: &Arc<Self>) -> (Vec<BoxFuture<'static, ()>>, Moment) {
         let now = self.clock.now();
         let late = lock(&self.book).take_late(now);
-        for hold in late {
-            self.expire(hold);
-        }
+        late.iter().for_each(|hold| self.expire(hold));
         let mut work = Vec::new();
         let mut book = lock(&self.book);
         work.append(&mut book.tasks);
         for batch in chunks(book.take_renewals(now)) {
-            book.running += 1;
-            let flight = Flight { keeper: self.clone(), names: Vec::new() };
+            let flight = book.take_off(self, Vec::new());
             work.push(Box::pin(self.clone().renew(batch, flight)) as BoxFuture<'static, ()>);
         }
         for batch in chunks(book.take_leaves(now)) {
-            let names: Vec<_> = batch.iter().map(|leave| leave.place.name.shared_key()).collect();
-            for name in &names {
-                *book.flying.entry(name.clone()).or_default() += 1;
-            }
-            book.running += 1;
-            let flight = Flight { keeper: self.clone(), names };
+            let flight = book.take_off(self, batch.iter().map(|leave| leave.place.name.shared_key()).collect());
             work.push(Box::pin(self.clone().send_leaves(batch, flight)));
         }
         book.wake_at = book.next_due();
@@ -375,14 +372,20 @@ impl Keeper {
         (work, wake_at)
     }
 
-    /// A ticket's deadline is past: it is lost, and what may be left of it in the store is taken out.
-    fn expire(self: &Arc<Self>, hold: Arc<Hold>) {
+    /// A ticket's deadline is past: it is lost.
+    fn expire(&self, hold: &Arc<Hold>) {
         if hold.lose_if_late() {
-            self.strike(hold.id());
-            observe::lost(&hold);
-            self.leave(self.leave_of(&hold));
+            self.bury(hold);
         } else {
-            self.keep(&hold);
+            self.keep(hold);
+        }
+    }
+
+    /// A ticket is lost by the clock: what may be left of it in the store is taken out, once, by whoever comes first.
+    pub(crate) fn bury(&self, hold: &Hold) {
+        if self.strike(hold.id()) {
+            observe::lost(hold);
+            self.leave(self.leave_of(hold));
         }
     }
 
@@ -423,7 +426,7 @@ impl Keeper {
                 let mut soonest = Moment::FAR;
                 let mut book = lock(&self.book);
                 for hold in &holds {
-                    hold.renewal_failed();
+                    hold.renewal_failed(sent);
                     if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
                         round.next = round.next.min(now.after(retry_after(hold.terms.lease)));
                         soonest = soonest.min(round.next);
@@ -492,7 +495,7 @@ impl Keeper {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    #[cfg(all(test, feature = "test-util"))]
+    #[cfg(all(test, not(fencelock_shuttle), feature = "test-util"))]
     pub(crate) fn kept(&self) -> usize {
         lock(&self.book).entries.len()
     }
@@ -512,6 +515,15 @@ impl crate::clock::Worker for Keeper {
 }
 
 impl Book {
+    /// Counts something in that is under way; an enter of these names waits for it.
+    fn take_off(&mut self, keeper: &Arc<Keeper>, names: Vec<Arc<str>>) -> Flight {
+        self.running += 1;
+        for name in &names {
+            *self.flying.entry(name.clone()).or_default() += 1;
+        }
+        Flight { keeper: keeper.clone(), names }
+    }
+
     fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
@@ -606,33 +618,49 @@ impl Drop for Flight {
     }
 }
 
-/// A leave that a caller sends itself. If that is given up half-way, or fails, the keeper takes it over.
-pub(crate) struct OwnLeave {
+/// Leaves of one name that a caller sends itself. If that is given up half-way, or fails, the keeper takes them over.
+pub(crate) struct OwnLeaves {
     keeper: Arc<Keeper>,
-    leave: Option<Leave>,
+    leaves: Vec<Leave>,
+    _flight: Option<Flight>,
 }
 
-impl OwnLeave {
-    pub(crate) fn new(keeper: &Arc<Keeper>, leave: Leave) -> OwnLeave {
-        OwnLeave { keeper: keeper.clone(), leave: Some(leave) }
-    }
-
-    /// One round trip.
-    pub(crate) async fn send(mut self) -> Result<Presence> {
-        let Some(leave) = &self.leave else { return Ok(Presence::Gone) };
-        let answers = self.keeper.store.leave(std::slice::from_ref(&leave.place)).await?;
-        if let Some(leave) = self.leave.take() {
-            self.keeper.left(leave);
-        }
+impl OwnLeaves {
+    /// One round trip, and no more.
+    pub(crate) async fn send_once(&mut self) -> Result<Presence> {
+        let places: Vec<Place> = self.leaves.iter().map(|leave| leave.place.clone()).collect();
+        let answers = self.keeper.store.leave(&places).await?;
+        self.leaves.drain(..).for_each(|leave| self.keeper.left(leave));
         Ok(answers.first().copied().unwrap_or(Presence::Gone))
     }
+
+    /// One round trip; more only if a reply is lost: whoever finds it gone then has most likely left it himself.
+    pub(crate) async fn send(mut self) -> Result<Presence> {
+        let clock = self.keeper.clock.clone();
+        let lease = self.leaves.first().map_or(Duration::ZERO, |leave| leave.lease);
+        let give_up = clock.now().after((lease / 2).min(Duration::from_secs(2)));
+        let mut lost_reply = false;
+        for tries in 1.. {
+            match self.send_once().await {
+                Ok(Presence::Gone) if lost_reply => return Ok(Presence::There),
+                Ok(presence) => return Ok(presence),
+                Err(error) => {
+                    lost_reply |= error.effect() == Effect::Unknown;
+                    let again = clock.now().after(backoff(tries));
+                    if error.kind() != ErrorKind::Unavailable || again >= give_up {
+                        return Err(error);
+                    }
+                    clock.sleep_until(again).await;
+                }
+            }
+        }
+        unreachable!("the loop above ends by itself")
+    }
 }
 
-impl Drop for OwnLeave {
+impl Drop for OwnLeaves {
     fn drop(&mut self) {
-        if let Some(leave) = self.leave.take() {
-            self.keeper.leave(leave);
-        }
+        self.leaves.drain(..).for_each(|leave| self.keeper.leave(leave));
     }
 }
 

@@ -126,7 +126,17 @@ impl Owner {
                         Attach::NotHeld => None,
                     },
                     Some(Slot::Pending { way_in, exclusive: for_writing }) => {
-                        way_in.upgrade().filter(|way_in| way_in.peek().is_none()).map(|way_in| (way_in, for_writing))
+                        let way_in = way_in.upgrade();
+                        let granted = way_in.as_ref().and_then(|way_in| way_in.peek()?.as_ref().ok());
+                        // Granted, but whoever waited for it has not come round to say so.
+                        match granted.map(|grant| (grant.hold.clone(), grant.hold.attach(exclusive))) {
+                            Some((hold, Attach::Done)) => {
+                                lines.hold(&name, &hold);
+                                return Ok(hold);
+                            }
+                            Some((_, Attach::Deadlock)) => return Err(read_then_write(&name)),
+                            _ => way_in.filter(|way_in| way_in.peek().is_none()).map(|way_in| (way_in, for_writing)),
+                        }
                     }
                     None => None,
                 };

@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-mod hints;
+pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "redis")]
@@ -266,7 +266,8 @@ pub enum Waited {
 pub struct Renew {
     /// Which.
     pub place: Place,
-    /// Its expiry becomes the later of what it is and now plus this.
+    /// Its expiry becomes the later of what it is and now plus this. A store whose tickets live with a session renews the
+    /// session, for as long as sessions live there.
     pub lease: Duration,
     /// Raises the line's counter to at least this, only if the ticket is still there. Needs
     /// [`settable_token`](Capability::settable_token).
@@ -566,7 +567,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn capability(&self) -> Capability;
 
     /// Called once, before any verb. A store whose tickets hang on a session or a connection opens it on the host's library
-    /// thread.
+    /// thread. It cannot fail: what goes wrong is told by the verbs that need it.
     fn attach(&self, host: Host);
 
     /// Joins lines. Up to [`atomic_batch`](Capability::atomic_batch) tickets in one call, all or none: if one is `Full` or
@@ -593,6 +594,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Lowers a ticket's weight (number and place stay; whoever fits then is let in), and says something new of it.
     /// A larger weight than it has is ignored.
+    ///
+    /// # Errors
+    /// `Unsupported` for a weight where [`weights`](Capability::weights) is `Whole`.
     fn change<'a>(
         &'a self,
         place: &'a Place,

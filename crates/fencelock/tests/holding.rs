@@ -264,3 +264,36 @@ async fn an_owners_second_call_survives_the_cancellation_of_its_first() {
     assert!(locks.inspect("a").await.unwrap().waiting.is_empty());
     drop(stranger);
 }
+
+/// An upgrade takes its number while its line is locked: a reader that comes and goes meanwhile must not be ahead of it.
+#[test]
+fn upgrades_race_with_readers() {
+    let locks = Locks::with_store(MemoryStore::new());
+    let threads: Vec<_> = [true, false]
+        .into_iter()
+        .map(|upgrades| {
+            let lock = locks.rwlock("a");
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    let mut last = 0;
+                    for _ in 0..2_000 {
+                        let read = lock.read().await.unwrap();
+                        assert!(read.token().number() > last);
+                        last = read.token().number();
+                        if !upgrades {
+                            read.release().await.unwrap();
+                        } else if let Ok(write) = read.try_upgrade().await {
+                            assert!(write.token().number() > last);
+                            last = write.token().number();
+                            write.release().await.unwrap();
+                        }
+                    }
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}

@@ -11,7 +11,7 @@ const MOST_PENDING: usize = 256;
 
 /// The watchers of one store client.
 #[derive(Default)]
-pub(crate) struct Hints(Mutex<Vec<Weak<Watcher>>>);
+pub struct Hints(Mutex<Vec<Weak<Watcher>>>);
 
 struct Watcher {
     scope: Scope,
@@ -27,14 +27,14 @@ struct Pending {
 
 impl Hints {
     /// A stream of what is told from now on.
-    pub(crate) fn subscribe(&self, scope: Scope) -> BoxStream<'static, Hint> {
+    pub fn subscribe(&self, scope: Scope) -> BoxStream<'static, Hint> {
         let watcher = Arc::new(Watcher { scope, pending: Mutex::default() });
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&watcher));
         Box::pin(Stream(watcher))
     }
 
     /// Tells everybody who watches this line.
-    pub(crate) fn tell(&self, name: &Name) {
+    pub fn tell(&self, name: &Name) {
         self.each(|watcher, pending| {
             if !watcher.scope.covers(name) || pending.names.contains(name) {
                 return;
@@ -72,6 +72,12 @@ impl Hints {
             });
         }
         wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl std::fmt::Debug for Hints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hints")
     }
 }
 

@@ -100,15 +100,18 @@ impl MemoryStore {
     }
 
     /// Does something with the line of `name` as it is now, lapsed tickets taken out, and tells whoever it concerns.
-    fn with_line<T>(&self, name: &Name, act: impl FnOnce(&mut Kept, Moment, &mut News) -> T) -> T {
+    ///
+    /// `act` also gets the last number that was given: whatever takes a new one does so while the line is locked.
+    fn with_line<T>(&self, name: &Name, act: impl FnOnce(&mut Kept, Moment, &mut News, &mut u64) -> T) -> T {
         let mut news = News::default();
         let now = self.shared.clock.now();
         let mut state = self.lock();
-        let kept = state.lines.entry(name.shared_key()).or_insert_with(|| Kept::new(name.clone()));
+        let State { last, lines, .. } = &mut *state;
+        let kept = lines.entry(name.shared_key()).or_insert_with(|| Kept::new(name.clone()));
         kept.sweep(now, &mut news);
-        let answer = act(kept, now, &mut news);
+        let answer = act(kept, now, &mut news, last);
         if kept.line.is_empty() {
-            state.lines.remove(name.key());
+            lines.remove(name.key());
         }
         drop(state);
         news.tell(&self.shared.hints, name);
@@ -318,7 +321,7 @@ impl Store for MemoryStore {
         let mut timer: Option<(Moment, Pin<Box<Sleep>>)> = None;
         Box::pin(poll_fn(move |cx| {
             loop {
-                let found = self.with_line(&place.name, |kept, now, _| {
+                let found = self.with_line(&place.name, |kept, now, _, _| {
                     let Some((token, ticket)) = kept.line.get(place.id) else { return Ok(Waited::Gone) };
                     if ticket.admitted {
                         return Ok(Waited::Admitted { token });
@@ -348,28 +351,23 @@ impl Store for MemoryStore {
 
     fn renew<'a>(&'a self, batch: &'a [Renew]) -> BoxFuture<'a, Result<Vec<Renewed>>> {
         Box::pin(async move {
-            let mut highest = 0;
-            let renewed = batch
-                .iter()
-                .map(|ticket| {
-                    self.with_line(&ticket.place.name, |kept, now, _| {
-                        if kept.line.get(ticket.place.id).is_none() {
-                            return Renewed::Gone;
-                        }
-                        highest = highest.max(ticket.at_least.unwrap_or(0));
-                        Renewed::There { lease: kept.extend(ticket.place.id, ticket.lease, now) }
-                    })
+            let renew = |ticket: &Renew| {
+                self.with_line(&ticket.place.name, |kept, now, _, last| {
+                    if kept.line.get(ticket.place.id).is_none() {
+                        return Renewed::Gone;
+                    }
+                    *last = ticket.at_least.unwrap_or(0).max(*last);
+                    Renewed::There { lease: kept.extend(ticket.place.id, ticket.lease, now) }
                 })
-                .collect();
-            let mut state = self.lock();
-            state.last = state.last.max(highest);
-            Ok(renewed)
+            };
+            Ok(batch.iter().map(renew).collect())
         })
     }
 
     fn leave<'a>(&'a self, batch: &'a [Place]) -> BoxFuture<'a, Result<Vec<Presence>>> {
         Box::pin(async move {
-            let leave = |place: &Place| self.with_line(&place.name, |kept, now, news| kept.leave(place.id, now, news));
+            let leave =
+                |place: &Place| self.with_line(&place.name, |kept, now, news, _| kept.leave(place.id, now, news));
             Ok(batch.iter().map(leave).collect())
         })
     }
@@ -381,7 +379,7 @@ impl Store for MemoryStore {
         note: Option<Note>,
     ) -> BoxFuture<'a, Result<Presence>> {
         Box::pin(async move {
-            Ok(self.with_line(&place.name, |kept, now, news| {
+            Ok(self.with_line(&place.name, |kept, now, news, _| {
                 let Some((_, ticket)) = kept.line.get(place.id) else { return Presence::Gone };
                 let (old, capacity) = (ticket.weight, ticket.capacity);
                 if let Some(weight) = weight {
@@ -403,16 +401,11 @@ impl Store for MemoryStore {
 
     fn upgrade<'a>(&'a self, place: &'a Place, new: TicketId) -> BoxFuture<'a, Result<Upgraded>> {
         Box::pin(async move {
-            let number = {
-                let mut state = self.lock();
-                state.last += 1;
-                state.last
-            };
-            Ok(self.with_line(&place.name, |kept, now, news| {
+            Ok(self.with_line(&place.name, |kept, now, news, last| {
                 if let Some((token, _)) = kept.line.get(new) {
                     return Upgraded::Admitted { token };
                 }
-                match kept.line.upgrade(place.id, new, number) {
+                match kept.line.upgrade(place.id, new, *last + 1) {
                     Raise::Gone => Upgraded::Gone,
                     Raise::Held => {
                         let other = kept.line.iter().find(|(_, ticket)| ticket.id != place.id);
@@ -423,7 +416,8 @@ impl Store for MemoryStore {
                         facts.mode = Mode::Exclusive;
                         facts.admitted = Some(now);
                         news.changed = true;
-                        Upgraded::Admitted { token: number }
+                        *last += 1;
+                        Upgraded::Admitted { token: *last }
                     }
                 }
             }))
@@ -432,7 +426,7 @@ impl Store for MemoryStore {
 
     fn expel<'a>(&'a self, name: &'a Name, token: u64) -> BoxFuture<'a, Result<Presence>> {
         Box::pin(async move {
-            let id = self.with_line(name, |kept, now, news| {
+            let id = self.with_line(name, |kept, now, news, _| {
                 let id = kept.line.iter().find(|(number, _)| *number == token).map(|(_, ticket)| ticket.id);
                 if let Some(id) = id {
                     kept.leave(id, now, news);
@@ -453,7 +447,7 @@ impl Store for MemoryStore {
 
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
         Box::pin(async move {
-            Ok(self.with_line(name, |kept, now, _| {
+            Ok(self.with_line(name, |kept, now, _, _| {
                 let (mut inside, mut waiting) = (Vec::new(), Vec::new());
                 for (token, ticket) in kept.line.iter() {
                     let list = if ticket.admitted { &mut inside } else { &mut waiting };
