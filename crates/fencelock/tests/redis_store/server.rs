@@ -1,6 +1,7 @@
 //! Starts Redis servers for the tests: each on a free port, in a folder of its own, killed when dropped.
 
 use redis::{FromRedisValue, Value};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +10,9 @@ use tempfile::TempDir;
 
 /// A running server.
 pub(crate) struct Server {
+    /// The shell that guards it, and itself.
     child: Child,
+    pid: u32,
     dir: TempDir,
     port: u16,
     args: Vec<String>,
@@ -29,8 +32,8 @@ impl Server {
             let port = free_port();
             let args: Vec<String> = args.iter().map(|arg| arg.replace("$DIR", &dir.path().to_string_lossy())).collect();
             let password = args.iter().skip_while(|arg| *arg != "--requirepass").nth(1).cloned();
-            let child = spawn(dir.path(), port, &args);
-            let mut server = Server { child, dir, port, args, password };
+            let (child, pid) = spawn(dir.path(), port, &args);
+            let mut server = Server { child, pid, dir, port, args, password };
             if server.wait_until_up() {
                 return server;
             }
@@ -55,10 +58,6 @@ impl Server {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     pub(crate) fn url(&self) -> String {
@@ -103,7 +102,7 @@ impl Server {
 
     /// Kills it as a power cut would.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
+        drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 
@@ -111,7 +110,7 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         self.kill();
         for _ in 0..50 {
-            self.child = spawn(self.dir.path(), self.port, &self.args);
+            (self.child, self.pid) = spawn(self.dir.path(), self.port, &self.args);
             if self.wait_until_up() {
                 return;
             }
@@ -121,7 +120,7 @@ impl Server {
 
     /// The processes' own business: no key, no connection of the client's is touched.
     pub(crate) fn signal(&self, signal: &str) {
-        let done = Command::new("kill").arg(format!("-{signal}")).arg(self.pid().to_string()).status();
+        let done = Command::new("kill").arg(format!("-{signal}")).arg(self.pid.to_string()).status();
         assert!(done.expect("kill can be run").success());
     }
 }
@@ -132,17 +131,27 @@ impl Drop for Server {
     }
 }
 
-fn spawn(dir: &Path, port: u16, args: &[String]) -> Child {
-    Command::new(program())
+/// The server dies with its standard input, so that it does not outlive a test program that ends without dropping anything.
+const GUARD: &str =
+    r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
+
+fn spawn(dir: &Path, port: u16, args: &[String]) -> (Child, u32) {
+    let mut child = Command::new("sh")
+        .args(["-c", GUARD, "sh"])
+        .arg(program())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--protected-mode", "no", "--save", ""])
         .args(["--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes", "--dir"])
         .arg(dir)
         .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .expect("redis-server can be run: install redis-server")
+        .expect("a shell can be run");
+    let mut pid = String::new();
+    let out = child.stdout.as_mut().expect("it is a pipe");
+    BufReader::new(out).read_line(&mut pid).expect("the shell says who it started");
+    (child, pid.trim().parse().expect("a process id"))
 }
 
 fn program() -> PathBuf {
