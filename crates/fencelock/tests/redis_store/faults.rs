@@ -206,7 +206,8 @@ async fn a_server_that_stands_still_ends_holds_at_their_deadline() {
     let since = Instant::now();
     server.signal("STOP");
     within(SOON, "the deadline", guard.lost()).await;
-    assert!(since.elapsed() <= lease, "lost {:?} after the server stopped", since.elapsed());
+    // The deadline itself is before the lease's end; the rest is how late a busy machine wakes us.
+    assert!(since.elapsed() <= lease + Duration::from_secs(1), "lost {:?} after the server stopped", since.elapsed());
     server.signal("CONT");
     drop(guard);
     let next = within(SOON, "the free lock", locks.mutex("a").lock()).await.unwrap();
