@@ -1,4 +1,5 @@
-//! The Redis store (and Valkey's): a line is a hash and two indexes on the server, each verb one script.
+//! The Redis store (and Valkey's): a line is a string while one ticket is alone in it, else a hash and two indexes; each
+//! verb is one script.
 //!
 //! # What it costs
 //!
@@ -10,8 +11,8 @@
 //!
 //! A token is `max(last + 1, the server's clock in microseconds)`, so it goes on growing although the server lost its data
 //! or a replica took over, as long as the clock of the one that goes on is not behind by more than the outage. The last
-//! number of a line outlives it by one to two minutes (and what was left of the lease, up to four minutes in all): a clock
-//! that is set back by less than a minute repeats nothing. That is all that stays of a name, about 200 bytes for that time.
+//! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. That is all that
+//! stays of a name, about 120 bytes for a minute.
 //! Leases run on the server's clock: one that jumps forward ends them early, one that jumps back makes them last longer.
 //!
 //! # What it needs of the server
@@ -21,7 +22,7 @@
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all
-//!     +evalsha +eval +time +hmget +hget +hgetall +hset +hdel +zadd +zrem +zrange +zrangebyscore +zcard +zcount
+//!     +evalsha +eval +time +get +hmget +hget +hgetall +hset +hdel +zadd +zrem +zrange +zrangebyscore +zcard +zcount
 //!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +scan
 //!     +info +hello +select
 //! ```
@@ -302,7 +303,7 @@ impl Store for RedisStore {
             check_batch(batch, &self.capability())?;
             let shared = &self.shared;
             shared.listening().await?;
-            let mut call = Call::new(&script::ENTER, batch.len(), batch.len() * 8);
+            let mut call = Call::new(&script::ENTER, batch.len(), batch.len() * 7);
             for ticket in batch {
                 call.line(&ticket.place.name);
                 call.arg(ticket.place.id.to_string());
@@ -312,7 +313,6 @@ impl Store for RedisStore {
                 call.arg(lease_micros(waiting_lease(ticket.lease)));
                 call.arg(if ticket.queue { "1" } else { "0" });
                 call.arg(record::facts(ticket, &shared.inbox));
-                call.arg(ticket.place.name.long().unwrap_or_default());
             }
             let mut expecting = Expecting::of(&shared.waiters, batch);
             let answers = texts(shared.call(call).await?, batch.len())?;
@@ -511,7 +511,6 @@ struct Found {
     frontier: u64,
     inside: usize,
     count: usize,
-    long: Option<String>,
     records: Vec<String>,
 }
 
@@ -532,8 +531,7 @@ impl Found {
             frontier: number(at(2))?,
             inside: number(at(3))?,
             count: number(at(4))?,
-            long: at(5).filter(|long| !long.is_empty()).map(String::from),
-            records: line.into_iter().skip(6).collect(),
+            records: line.into_iter().skip(5).collect(),
         })
     }
 }
@@ -541,7 +539,8 @@ impl Found {
 impl Shared {
     async fn list(self: &Arc<Self>, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
         let live = self.connection().await?;
-        let pattern = script::line_key(&format!("{}*", inbox::literally(prefix)));
+        // An empty line has the first key only, one with company all but the first.
+        let pattern = format!("{}*", script::line_key(&format!("{}*", inbox::literally(prefix))));
         let mut names = std::collections::BTreeSet::new();
         let mut cursor = String::from("0");
         loop {
@@ -569,9 +568,11 @@ impl Shared {
             }
             let found = Found::all(self.call(call).await?, names.len())?;
             for (name, found) in names.iter().zip(found).filter(|(_, found)| found.count > 0) {
-                let head = found.records.first().map(|record| record::seen(record, found.now)).transpose()?;
+                let head = found.records.first();
+                let long = head.and_then(|record| record::long_name(record));
+                let head = head.map(|record| record::seen(record, found.now)).transpose()?;
                 listed.push(Listed {
-                    name: Name::from_key(name, found.long.as_deref()),
+                    name: Name::from_key(name, long.as_deref()),
                     inside: found.inside,
                     waiting: found.count.saturating_sub(found.inside),
                     held: head.and_then(|head| head.admitted.or(head.entered)),

@@ -334,6 +334,13 @@ async fn every_key_expires() {
         let keys: Vec<String> = server.command(&["KEYS", "*"]);
         assert_eq!(keys, ["fencelock:{a}"]);
         let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
-        assert!((55_000..=300_000).contains(&left), "{left}");
+        assert!((55_000..=60_000).contains(&left), "{left}");
+        let alone = ticket("a");
+        enter(&store, &alone).await.unwrap();
+        let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
+        assert!((25_000..=30_000).contains(&left), "{left}");
+        store.leave(&[alone.place]).await.unwrap();
+        let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
+        assert!((55_000..=60_000).contains(&left), "{left}");
     }
 }

@@ -140,7 +140,7 @@ async fn the_least_rights_are_enough() {
     // What is only needed when keys are missing.
     let _: u64 = server.command(&["DEL", "fencelock:{a}:q"]);
     store.inspect(&place("a").name).await.unwrap();
-    let _: u64 = server.command(&["DEL", "fencelock:{a}"]);
+    let _: u64 = server.command(&["DEL", "fencelock:{a}:t"]);
     assert_eq!(store.inspect(&place("a").name).await.unwrap_err().kind(), ErrorKind::Broken);
     locks.mutex("b").lock().await.unwrap().release().await.unwrap();
     let denied: Vec<Vec<String>> = server.try_command(&["ACL", "LOG"]).unwrap_or_default();

@@ -1,5 +1,5 @@
 -- change: lowers a ticket's weight, says something new of it, and lets in whoever fits then.
--- KEYS  three (see line.lua), the watch key
+-- KEYS  four (see line.lua), the watch key
 -- ARGV  id, new weight (or 0: as it is), 1 if there is a new note or 0, the new note
 -- Says  1 it is there, 0 it is not
 
@@ -18,12 +18,16 @@ if weight > 0 and weight < ticket.weight then
   ticket.weight, line.t = weight, line.t - less
   if ticket.token <= line.f then line.i = line.i - less end
   mode = line.p == 1048576 and 'shared' or 'permits'
-  line.dirty = line.indexed
 end
 if ARGV[3] == '1' then note = ARGV[4] end
 ticket.facts = mode .. ' ' .. inbox .. ' ' .. owner .. ' ' .. note
-redis.call('HSET', line.key, line.sole and 'r' or ARGV[1], record(ticket))
-line.changed = true
+if line.sole then
+  alone(line, ARGV[1], ticket)
+else
+  redis.call('HSET', line.hash, ARGV[1], record(ticket))
+  line.dirty = true
+end
+line.changed, line.facts = true, ticket.facts
 admit(line)
 settle(line)
 return 1

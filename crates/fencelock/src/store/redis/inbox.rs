@@ -1,11 +1,11 @@
 //! The inbox: one channel for each client, on the library thread's connection. The server's scripts publish to it who was
 //! let in; the message carries the grant. The task here keeps that connection open, subscribes again after a loss and looks
-//! at once at everything that waits, sends the looks that are due, and keeps watched lines marked.
+//! at once at everything that waits, sends the looks that are due, and keeps the server marked while somebody watches.
 
 use super::connection::{Live, Message};
 use super::script::{self, ALL_CHANGES, Call, WATCH_KEY, changes, name_in};
 use super::waiters::Standing;
-use super::{Shared, standings};
+use super::{Shared, record, standings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::backoff;
 use crate::name::Name;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A line, or the server, stays marked as watched for this long; the mark is renewed every third of it.
+/// The server stays marked as watched for this long; the mark is renewed every third of it.
 const WATCHED_FOR: Duration = Duration::from_secs(90);
 /// The most tickets that one request looks at.
 const BATCH: usize = 500;
@@ -98,9 +98,9 @@ async fn serve(shared: &Weak<Shared>, live: &Live) {
         }
         if rearm <= now {
             rearm = now.after(WATCHED_FOR / 3);
-            for channel in this.watched.channels() {
+            if !this.watched.channels().is_empty() {
                 // If it fails, the connection is lost or the next round will do it.
-                let _ = this.arm(live, &channel).await;
+                let _ = this.arm(live).await;
             }
         }
         let sleep = pin!(this.clock.sleep_until(this.waiters.due().min(rearm)));
@@ -121,9 +121,12 @@ impl Shared {
         };
         let live = self.connections.open(heard).await?;
         live.subscribe(&self.inbox, &self.connections.address).await?;
-        for channel in self.watched.channels() {
-            live.subscribe(&channel, &self.connections.address).await?;
-            self.arm(&live, &channel).await?;
+        let channels = self.watched.channels();
+        for channel in &channels {
+            live.subscribe(channel, &self.connections.address).await?;
+        }
+        if !channels.is_empty() {
+            self.arm(&live).await?;
         }
         Ok(live)
     }
@@ -144,9 +147,9 @@ impl Shared {
             }
         } else {
             let said = String::from_utf8_lossy(&said);
-            let (key, long) = said.split_once(' ').unwrap_or((&said, ""));
+            let (key, facts) = said.split_once(' ').unwrap_or((&said, ""));
             if let Some(key) = name_in(key) {
-                self.hints.tell(&Name::from_key(key, (!long.is_empty()).then_some(long)));
+                self.hints.tell(&Name::from_key(key, record::long_name(facts).as_deref()));
             }
         }
     }
@@ -183,22 +186,11 @@ impl Shared {
         call
     }
 
-    /// Marks what is watched, so that its changes are published. One round trip.
-    async fn arm(&self, live: &Live, channel: &str) -> Result<()> {
-        match name_in(channel) {
-            Some(key) => {
-                let mut call = Call::new(&script::WATCH, 1, 1);
-                call.line(&Name::from_key(key, None));
-                call.arg(WATCHED_FOR.as_micros().to_string());
-                live.call(&call, &self.connections.address).await?;
-            }
-            None => {
-                let mut cmd = redis::cmd("SET");
-                cmd.arg(WATCH_KEY).arg("1").arg("PX").arg(WATCHED_FOR.as_millis().to_string());
-                live.send(&cmd, &self.connections.address).await?;
-            }
-        }
-        Ok(())
+    /// Marks the server as watched, so that changes are published. One round trip.
+    async fn arm(&self, live: &Live) -> Result<()> {
+        let mut cmd = redis::cmd("SET");
+        cmd.arg(WATCH_KEY).arg("1").arg("PX").arg(WATCHED_FOR.as_millis().to_string());
+        live.send(&cmd, &self.connections.address).await.map(drop)
     }
 
     /// Two round trips.
@@ -212,7 +204,7 @@ impl Shared {
         *self.watched.0.lock().unwrap_or_else(PoisonError::into_inner).entry(channel.clone()).or_default() += 1;
         let live = self.library_connection().await?;
         live.subscribe(&channel, &self.connections.address).await?;
-        self.arm(&live, &channel).await?;
+        self.arm(&live).await?;
         Ok(Box::pin(Watching { hints, _watch: watch }))
     }
 

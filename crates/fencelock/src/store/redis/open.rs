@@ -117,6 +117,9 @@ pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result
         let message = format!("the server is Redis {}; 6 is needed", fact("redis_version").unwrap_or_default());
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
+    if fact("arch_bits").is_some_and(|bits| bits != "64") {
+        return Err(Error::new(ErrorKind::Unsupported, "the server is a 32-bit build, whose numbers are too short"));
+    }
     match fact("maxmemory_policy") {
         Some("noeviction") => Ok(()),
         _ if evictable => Ok(()),

@@ -17,7 +17,16 @@ pub(super) fn facts(ticket: &Enter, inbox: &str) -> String {
         let held: Vec<&str> = ticket.held.iter().map(crate::name::Name::key).collect();
         let _ = write!(facts, " held={}", utf8_percent_encode(&held.join(","), ESCAPED));
     }
+    if let Some(long) = ticket.place.name.long() {
+        let _ = write!(facts, " name={}", utf8_percent_encode(long, ESCAPED));
+    }
     facts
+}
+
+/// The name in full, where a ticket's facts have to say it since its key is a hash.
+pub(super) fn long_name(facts: &str) -> Option<String> {
+    let name = facts.split(' ').find_map(|word| word.strip_prefix("name="))?;
+    Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
 }
 
 pub(super) fn note(note: &Note) -> String {

@@ -1,5 +1,5 @@
 -- renew: tickets stay for longer; never brings back one that is gone. With a lease of 0 it only looks.
--- KEYS  three for each ticket (see line.lua), the watch key
+-- KEYS  four for each ticket (see line.lua), the watch key
 -- ARGV  three for each ticket: id, lease us, the least that the line's last number must be (or 0)
 -- Says  for each ticket: "0" gone, "1 lease number" inside, "2 lease number next-lapse" waiting
 
@@ -11,16 +11,21 @@ local now = clock[1] * 1000000 + clock[2]
 local answers = {}
 for at = 1, #ARGV / 3 do
   local id, lease, least = ARGV[at * 3 - 2], tonumber(ARGV[at * 3 - 1]), tonumber(ARGV[at * 3])
-  local line = open(at * 3 - 2, id)
+  local line = open(at * 4 - 3, id)
   if not line.own then
     answers[at] = '0'
   else
+    local ticket = line.own
     if least > line.n then
       line.n = least
-      redis.call('HSET', line.key, 'n', text(least))
-      keep(line, line.own.expiry)
+      if line.sole then
+        alone(line, id, ticket)
+      else
+        redis.call('HSET', line.hash, 'n', text(least))
+        keep(line, ticket.expiry)
+      end
     end
-    answers[at] = place(line, line.own, extend(line, id, line.own, lease))
+    answers[at] = place(line, ticket, extend(line, id, ticket, lease))
   end
 end
 return answers

@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 const MARK: &str = "--<line>";
 const LINE: &str = include_str!("line.lua");
 
-/// Set while somebody watches a prefix: every change is published then.
+/// Set while somebody watches: every change is published then.
 pub(super) const WATCH_KEY: &str = "fencelock:watch";
-/// The channel for that.
+/// The channel for changes of all lines.
 pub(super) const ALL_CHANGES: &str = "fencelock:changes";
 
 /// A script and its hash.
@@ -41,10 +41,9 @@ scripts! {
     UPGRADE = "upgrade.lua";
     EXPEL = "expel.lua";
     INSPECT = "inspect.lua";
-    WATCH = "watch.lua";
 }
 
-/// The hash of a line; the other keys begin with it.
+/// The first key of a line; the others begin with it.
 pub(super) fn line_key(key: &str) -> String {
     format!("fencelock:{{{key}}}")
 }
@@ -68,16 +67,13 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(script: &'static Script, lines: usize, args: usize) -> Call {
-        Call { script, keys: Vec::with_capacity(lines * 3 + 1), args: Vec::with_capacity(args) }
+        Call { script, keys: Vec::with_capacity(lines * 4 + 1), args: Vec::with_capacity(args) }
     }
 
-    /// The three keys of a line.
+    /// The four keys of a line.
     pub(super) fn line(&mut self, name: &Name) {
-        let key = line_key(name.key());
-        self.keys.push(format!("{key}:q"));
-        self.keys.push(format!("{key}:x"));
-        let at = self.keys.len() - 2;
-        self.keys.insert(at, key);
+        let key = name.key();
+        self.keys.extend(["", ":t", ":q", ":x"].map(|which| format!("fencelock:{{{key}}}{which}")));
     }
 
     pub(super) fn arg(&mut self, arg: impl Into<String>) {
@@ -114,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_script_takes_in_what_all_share() {
-        for script in [&ENTER, &LEAVE, &RENEW, &CHANGE, &UPGRADE, &EXPEL, &INSPECT, &WATCH] {
+        for script in [&ENTER, &LEAVE, &RENEW, &CHANGE, &UPGRADE, &EXPEL, &INSPECT] {
             assert!(script.source.contains("local function settle"), "{}", script.source);
             assert!(!script.source.contains(MARK));
         }
