@@ -68,6 +68,14 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["evictable", "db", "user", "password"],
     },
+    Scheme {
+        scheme: "redis+sentinel",
+        form: "redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the Redis master that the sentinels name",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "db", "sentinel_user", "sentinel_password"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -129,7 +137,7 @@ impl Target {
                 }))
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {

@@ -15,6 +15,13 @@
 //! stays of a name, about 120 bytes for a minute.
 //! Leases run on the server's clock: one that jumps forward ends them early, one that jumps back makes them last longer.
 //!
+//! # Sentinels
+//!
+//! `redis+sentinel://` follows the master that the sentinels name: every connection goes to it, and when they name another
+//! one, all connections are dropped and every hold is looked at on the new master. What the old one had not replicated yet
+//! is lost: whoever held it is told then, and may have had company in between. The tokens keep growing, so a resource that
+//! checks them rejects the one that came first.
+//!
 //! # What it needs of the server
 //!
 //! Redis 6 or later. A `maxmemory-policy` other than `noeviction` can remove locks and is refused (`?evictable=allow`
@@ -56,6 +63,7 @@ mod inbox;
 mod open;
 mod record;
 mod script;
+mod sentinel;
 mod waiters;
 
 /// A Redis server, or another that speaks its language.
@@ -79,15 +87,15 @@ struct Shared {
 }
 
 impl RedisStore {
-    /// Connects to the server that the URL names: `redis://`, `rediss://` or `redis+unix://`, without a query, and checks that
-    /// it can keep locks. `options` are those of the query.
+    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://` or `redis+sentinel://`, without a
+    /// query, and checks that it can keep locks. `options` are those of the query.
     ///
     /// # Errors
     /// `InvalidInput` for a URL or options that make no sense, `Denied` where the server does not want us, `Unavailable` where
     /// it cannot be reached, `Unsupported` where it would lose locks.
     pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<RedisStore> {
         let server = open::Server::parse(url, options)?;
-        let connections = Connections::new(server.client, server.address);
+        let connections = Connections::new(server.dial, server.address);
         let live = connections.of_this_runtime().await?;
         open::check(&live, &connections.address, server.evictable).await?;
         Ok(RedisStore::with(connections))
@@ -125,6 +133,12 @@ impl Shared {
 
     fn is_closed(&self) -> bool {
         matches!(*self.line.borrow(), inbox::Line::Closed)
+    }
+
+    /// Ready when the store is closed.
+    async fn closing(&self) {
+        let mut line = self.line.subscribe();
+        let _ = line.wait_for(|line| matches!(line, inbox::Line::Closed)).await;
     }
 
     /// The connection for a call from here: the library thread has its own, every other runtime one that was opened there.
@@ -291,9 +305,13 @@ impl Store for RedisStore {
     }
 
     fn attach(&self, host: Host) {
-        let inbox = inbox::run(Arc::downgrade(&self.shared));
         if self.shared.host.set(host).is_ok() {
-            self.shared.host(|host| host.spawn(inbox));
+            self.shared.host(|host| {
+                host.spawn(inbox::run(Arc::downgrade(&self.shared)));
+                if self.shared.connections.sentinels().is_some() {
+                    host.spawn(sentinel::follow(Arc::downgrade(&self.shared)));
+                }
+            });
         }
     }
 

@@ -6,6 +6,7 @@ mod faults;
 mod oracle;
 mod proxy;
 mod refusals;
+mod sentinel;
 mod server;
 mod support;
 mod totality;

@@ -1,6 +1,7 @@
 //! Starts Redis servers for the tests: each on a free port, in a folder of its own, killed when dropped.
 
 use redis::{FromRedisValue, Value};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,35 @@ impl Server {
             }
         }
         panic!("no redis-server could be started");
+    }
+
+    /// A replica that has caught up.
+    pub(crate) fn replica_of(master: &Server) -> Server {
+        let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        let limit = Instant::now() + Duration::from_secs(15);
+        while !replica.command::<String>(&["INFO", "replication"]).contains("master_link_status:up") {
+            assert!(Instant::now() < limit, "the replica does not catch up");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        replica
+    }
+
+    /// A sentinel that watches `master` as `locks`, with a quorum of two.
+    pub(crate) fn sentinel_of(master: &Server) -> Server {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let port = free_port();
+        let conf = dir.path().join("sentinel.conf");
+        let lines = format!(
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\nsentinel monitor locks 127.0.0.1 {} 2\n\
+             sentinel down-after-milliseconds locks 500\nsentinel failover-timeout locks 3000\n",
+            dir.path().display(),
+            master.port
+        );
+        std::fs::write(&conf, lines).expect("a file in our own folder");
+        let (child, pid) = guarded(&[conf.into(), "--sentinel".into()]);
+        let mut server = Server { child, pid, dir, port, args: Vec::new(), password: None };
+        assert!(server.wait_until_up(), "the sentinel does not come up");
+        server
     }
 
     /// Whether it answers (and is ours: another process may have taken the port first, then ours has ended).
@@ -136,12 +166,19 @@ const GUARD: &str =
     r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
 fn spawn(dir: &Path, port: u16, args: &[String]) -> (Child, u32) {
+    let port = port.to_string();
+    let fixed = ["--port", &port, "--bind", "127.0.0.1", "--protected-mode", "no", "--save", "", "--appendonly", "no"];
+    let more = ["--daemonize", "no", "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0", "--dir"];
+    let mut all: Vec<OsString> = fixed.iter().chain(&more).map(OsString::from).collect();
+    all.push(dir.into());
+    all.extend(args.iter().map(OsString::from));
+    guarded(&all)
+}
+
+fn guarded(args: &[OsString]) -> (Child, u32) {
     let mut child = Command::new("sh")
         .args(["-c", GUARD, "sh"])
         .arg(program())
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--protected-mode", "no", "--save", ""])
-        .args(["--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes", "--dir"])
-        .arg(dir)
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

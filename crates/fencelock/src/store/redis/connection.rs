@@ -3,12 +3,13 @@
 
 use super::fault;
 use super::script::Call;
+use super::sentinel::{self, Sentinels};
 use crate::error::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, Value};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
@@ -109,9 +110,17 @@ pub(super) type Message = (Vec<u8>, Vec<u8>);
 
 /// The connections of one client.
 pub(super) struct Connections {
-    client: Client,
+    dial: Dial,
     pub(super) address: String,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
+    /// Every connection that may still be open, the library thread's included.
+    open: Mutex<Vec<Weak<End>>>,
+}
+
+/// How the server is found.
+pub(super) enum Dial {
+    One(Client),
+    Sentinels(Sentinels),
 }
 
 /// The connection of one runtime.
@@ -133,8 +142,21 @@ impl Slot {
 }
 
 impl Connections {
-    pub(super) fn new(client: Client, address: String) -> Connections {
-        Connections { client, address, slots: Mutex::default() }
+    pub(super) fn new(dial: Dial, address: String) -> Connections {
+        Connections { dial, address, slots: Mutex::default(), open: Mutex::default() }
+    }
+
+    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.dial {
+            Dial::One(_) => None,
+            Dial::Sentinels(sentinels) => Some(sentinels),
+        }
+    }
+
+    /// The server is another one from now on: nothing more is asked of the old one.
+    pub(super) fn cut(&self) {
+        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        open.iter().filter_map(Weak::upgrade).for_each(|end| end.end());
     }
 
     fn slot(&self, runtime: Id) -> Arc<Slot> {
@@ -188,9 +210,22 @@ impl Connections {
             .set_connection_timeout(Some(CONNECT_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN))
             .set_push_sender(push);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.retain(|end| end.upgrade().is_some_and(|end| !end.is_ended()));
+            open.push(Arc::downgrade(&end));
+        }
+        let client = match &self.dial {
+            Dial::One(client) => client.clone(),
+            Dial::Sentinels(sentinels) => sentinels.master().await?,
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
-        Ok(Live { connection, end })
+        let live = Live { connection, end };
+        if self.sentinels().is_some() {
+            sentinel::check_master(&live, &self.address).await?;
+        }
+        Ok(live)
     }
 
     /// Closes them all.

@@ -1,6 +1,7 @@
 //! URLs of Redis servers, and what is asked of a server before anything is entrusted to it.
 
-use super::connection::Live;
+use super::connection::{Dial, Live};
+use super::sentinel::Sentinels;
 use crate::error::{Error, ErrorKind, Result};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 /// Where the server is and how it is spoken to.
 pub(super) struct Server {
-    pub(super) client: Client,
+    pub(super) dial: Dial,
     /// Without credentials.
     pub(super) address: String,
     /// Whether a server that may evict locks is accepted.
@@ -23,6 +24,10 @@ impl Server {
             Some("allow") => true,
             Some(_) => return Err(invalid("the option evictable is allow or refuse")),
         };
+        if let Some(rest) = url.strip_prefix("redis+sentinel://") {
+            let sentinels = Sentinels::parse(rest, options)?;
+            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
+        }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
             invalid(
@@ -39,15 +44,15 @@ impl Server {
         };
         let client =
             client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))?;
-        Ok(Server { client, address, evictable })
+        Ok(Server { dial: Dial::One(client), address, evictable })
     }
 }
 
-fn invalid(message: &str) -> Error {
+pub(super) fn invalid(message: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, message)
 }
 
-fn with_options(info: ConnectionInfo, options: &BTreeMap<String, String>) -> Result<ConnectionInfo> {
+pub(super) fn with_options(info: ConnectionInfo, options: &BTreeMap<String, String>) -> Result<ConnectionInfo> {
     let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     if let Some(user) = options.get("user") {
         redis = redis.set_username(user);
