@@ -24,13 +24,22 @@ pub(crate) struct Tool {
 }
 
 /// Everything that is used today. Memory and SQLite need no server.
-pub(crate) const TOOLS: &[Tool] = &[Tool {
-    name: "C compiler",
-    used_by: "SQLite, which is built in from its sources",
-    found_at: &["cc"],
-    packages: &["gcc", "libc6-dev"],
-    required: true,
-}];
+pub(crate) const TOOLS: &[Tool] = &[
+    Tool {
+        name: "C compiler",
+        used_by: "SQLite, which is built in from its sources",
+        found_at: &["cc"],
+        packages: &["gcc", "libc6-dev"],
+        required: true,
+    },
+    Tool {
+        name: "Redis",
+        used_by: "the Redis store, with and without sentinels",
+        found_at: &["redis-server"],
+        packages: &["redis-server", "redis-tools", "redis-sentinel"],
+        required: true,
+    },
+];
 
 /// What became of a tool.
 #[derive(Debug, PartialEq, Eq)]
