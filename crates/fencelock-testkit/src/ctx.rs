@@ -9,13 +9,19 @@ use fencelock::store::{
     Enter, Entered, Kind, Line, Note, OwnerId, Place, Presence, Renew, Renewed, Store, TicketId, Waited,
 };
 use fencelock::{Locks, VirtualClock};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long something may take that should happen at once: generous, since a busy machine is no reason to fail.
 pub const SOON: Duration = Duration::from_secs(10);
 /// What "within a second" means where a store says that it pushes.
 pub const PUSHED: Duration = Duration::from_secs(1);
+
+/// What the names of all tests of this run begin with.
+pub(crate) fn run_prefix() -> &'static str {
+    static PREFIX: OnceLock<String> = OnceLock::new();
+    PREFIX.get_or_init(|| format!("testkit.{}.", &TicketId::new().to_string()[..8]))
+}
 
 /// The surroundings of one test: see the [module](self).
 #[derive(Debug)]
@@ -29,7 +35,7 @@ impl Ctx {
     /// For one run of one test.
     #[must_use]
     pub fn new(provider: &Provider, seed: u64) -> Ctx {
-        let folder = format!("testkit.{}", &TicketId::new().to_string()[..12]);
+        let folder = format!("{}{}", run_prefix(), &TicketId::new().to_string()[..8]);
         Ctx { provider: provider.clone(), seed, folder }
     }
 

@@ -1,6 +1,7 @@
 //! The user's types on top of the store: locks, guards, owners, waiting, losing, cancelling.
 
 mod cancelling;
+mod chaos;
 mod crowds;
 mod deadlines;
 mod faults;
@@ -26,6 +27,7 @@ pub(crate) fn all() -> Vec<Test> {
             faults::TESTS,
             runtimes::TESTS,
             crowds::TESTS,
+            chaos::TESTS,
         ]
         .concat(),
     ]

@@ -16,6 +16,7 @@ pub struct Provider {
     pub(crate) open: Open,
     pub(crate) lease: Duration,
     pub(crate) url: Option<Arc<str>>,
+    pub(crate) needs_runtime: bool,
     pub(crate) virtual_time: Option<Arc<dyn Fn() -> (VirtualClock, Open) + Send + Sync>>,
 }
 
@@ -30,6 +31,7 @@ impl Provider {
             open: Arc::new(move || Box::pin(open())),
             lease: Duration::from_millis(500),
             url: None,
+            needs_runtime: true,
             virtual_time: None,
         }
     }
@@ -46,6 +48,13 @@ impl Provider {
     #[must_use]
     pub fn url(mut self, url: &str) -> Provider {
         self.url = Some(url.into());
+        self
+    }
+
+    /// For a store whose verbs can be called where there is no runtime at all.
+    #[must_use]
+    pub fn needs_no_runtime(mut self) -> Provider {
+        self.needs_runtime = false;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use crate::ctx::Ctx;
 use crate::provider::Provider;
-use fencelock::store::{BoxFuture, Capability, Fencing, Lifetime, Queue, Reach, Wake, Weights};
+use fencelock::store::{BoxFuture, Capability, Fencing, Lifetime, Listed, Queue, Reach, Wake, Weights};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub enum Need {
     OwnLease,
     /// Other processes reach it.
     Processes,
+    /// Verbs that can be called without a runtime.
+    NoRuntime,
     /// A clock that the test moves.
     VirtualTime,
 }
@@ -61,6 +63,7 @@ impl Need {
             Need::OwnLease => (capability.lifetime == Lifetime::Ticket, "no leases of their own"),
             Need::Processes if capability.reach == Reach::Process => (false, "one process only"),
             Need::Processes => (provider.url.is_some() && cfg!(unix), "no URL to reach it by"),
+            Need::NoRuntime => (!provider.needs_runtime, "needs a runtime"),
             Need::VirtualTime => (provider.virtual_time.is_some(), "no virtual time"),
         };
         (!there).then_some(why)
@@ -161,13 +164,14 @@ pub fn be_a_worker_if_asked() {
 /// with the reason.
 pub fn main(provider: Provider) {
     be_a_worker_if_asked();
-    let arguments = libtest_mimic::Arguments::from_args();
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    // Tests wait for most of their time: twice as many as the machine has cores do not get in each other's way.
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    arguments.test_threads = arguments.test_threads.or(Some(2 * cores));
     let seed = seed();
-    let capability = {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("the system can make one more runtime");
-        runtime.block_on(async { (provider.open)().await.capability() })
-    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("the system can make one more runtime");
+    let capability = runtime.block_on(async { (provider.open)().await.capability() });
     let trials = all().into_iter().map(|test| {
         let missing = test.missing(&capability, &provider);
         let provider = provider.clone();
@@ -177,5 +181,27 @@ pub fn main(provider: Provider) {
             None => trial,
         }
     });
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    if !conclusion.has_failed() && conclusion.num_passed > 0 {
+        let left = runtime.block_on(left_behind(&provider));
+        if !left.is_empty() {
+            eprintln!("the store is not clean at the end: {left:?}");
+            std::process::exit(101);
+        }
+    }
+    conclusion.exit();
+}
+
+/// What the tests have left in the store, once the last releases and lapses have had their time.
+async fn left_behind(provider: &Provider) -> Vec<Listed> {
+    let store = (provider.open)().await;
+    let _locks = fencelock::Locks::with_shared_store(store.clone());
+    let end = std::time::Instant::now() + provider.lease * 4 + Duration::from_secs(5);
+    loop {
+        let left = store.list(crate::ctx::run_prefix(), None, 10).await.expect("list");
+        if left.is_empty() || std::time::Instant::now() > end {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -17,8 +17,10 @@ use crate::hold::{Hold, State};
 use crate::name::Name;
 use crate::observe;
 use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
+use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock};
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -30,6 +32,9 @@ use tokio::sync::oneshot;
 
 /// The most tickets that one call to the store is asked to renew or leave.
 const BATCH: usize = 500;
+
+/// How long a store has to answer what a lease does not hang on.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Keeper {
     pub(crate) store: Arc<dyn Store>,
@@ -121,7 +126,7 @@ impl Keeper {
     /// overtakes the enter would be told that there is no such ticket.
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
         let now = self.clock.now();
-        let (id, class, deadline) = (hold.id(), hold.class(), hold.deadline());
+        let (id, class, deadline, renew_by) = (hold.id(), hold.class(), hold.deadline(), hold.renew_by());
         let mut book = lock(&self.book);
         book.strike(id);
         book.entries.insert(id, Entry { hold: hold.clone(), looked_at: deadline, class });
@@ -133,6 +138,7 @@ impl Keeper {
                 .entry(lease)
                 .or_insert_with(|| Round { next: now.after(period(lease)), ids: HashSet::new() });
             round.ids.insert(id);
+            round.next = round.next.min(renew_by);
             first = first.min(round.next);
         }
         self.due_at(book, first);
@@ -151,7 +157,9 @@ impl Keeper {
             lease: hold.terms.lease,
             unanswered,
             give_up: match self.lifetime {
-                Lifetime::Ticket => hold.deadline().after(crate::hold::margin(hold.terms.lease)).max(unanswered),
+                // One lease from now: the deadline says less, since max_hold cuts it short and a renewal without an answer
+                // may have been carried out.
+                Lifetime::Ticket => self.clock.now().after(hold.terms.lease).max(unanswered),
                 Lifetime::Session | Lifetime::Connection => Moment::FAR,
             },
             tries: 0,
@@ -211,6 +219,15 @@ impl Keeper {
     /// under way until then.
     pub(crate) fn take_pending(self: &Arc<Self>, name: &Name) -> Option<OwnLeaves> {
         let mut book = lock(&self.book);
+        // What failed and waits to be tried again is pending too; what waits for `min_hold`, or is only watched, is not.
+        let of_it =
+            |leave: &Leave| leave.place.name.key() == name.key() && !leave.confirmed && leave.lingering.is_none();
+        let failed: Vec<_> = book.later.iter().filter(|(_, leave)| of_it(leave)).map(|(at, _)| *at).collect();
+        for at in failed {
+            if let Some(leave) = book.later.remove(&at) {
+                book.leaves.push_back(leave);
+            }
+        }
         if !book.leaves.iter().any(|leave| leave.place.name.key() == name.key()) {
             return None;
         }
@@ -331,7 +348,9 @@ impl Keeper {
             })
             .await;
         }
-        self.store.close().await;
+        let closing = self.ask("the end", Duration::from_secs(1), || self.store.close().map(Ok).boxed());
+        // Whether it came to a good end or not, nobody is left to be told.
+        drop(closing.await);
         let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
         signals.ended = true;
         signals.settled = u64::MAX;
@@ -375,7 +394,11 @@ impl Keeper {
     /// A ticket's deadline is past: it is lost.
     fn expire(&self, hold: &Arc<Hold>) {
         if hold.lose_if_late() {
-            self.bury(hold);
+            if hold.is_lingering() {
+                self.strike(hold.id()); // nobody's loss, and its leave has its time
+            } else {
+                self.bury(hold);
+            }
         } else {
             self.keep(hold);
         }
@@ -394,12 +417,7 @@ impl Keeper {
         let (holds, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let sent = self.clock.now();
         let patience = holds.iter().map(|hold| hold.terms.lease / 3).min().unwrap_or(Duration::ZERO);
-        let limit = self.clock.sleep_until(sent.after(patience.max(Duration::from_millis(20))));
-        let answer = match futures_util::future::select(self.store.renew(&batch), std::pin::pin!(limit)).await {
-            futures_util::future::Either::Left((answer, _)) => answer,
-            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a renewal in time")),
-        };
-        match answer {
+        match self.ask("a renewal", patience.max(Duration::from_millis(20)), || self.store.renew(&batch)).await {
             Ok(answers) => {
                 observe::renewed(answers.len());
                 for ((hold, asked), answer) in holds.iter().zip(&batch).zip(answers) {
@@ -412,46 +430,70 @@ impl Keeper {
                             }
                         }
                         Renewed::Gone => {
-                            if hold.gone() {
+                            // While an upgrade is under way it may have been replaced: the upgrade's answer tells.
+                            if hold.upgrading.load(Ordering::Acquire) == 0 && hold.gone() {
                                 observe::lost(hold);
+                                self.strike(asked.place.id);
                             }
-                            self.strike(asked.place.id);
                         }
                     }
                 }
+                // Not at once, whatever the answers were.
+                let now = self.clock.now();
+                self.hurry(&holds, |hold| hold.renew_by().max(now.after(retry_after(hold.terms.lease))));
             }
             Err(error) => {
                 observe::renewal_failed(&error, holds.len());
+                holds.iter().for_each(|hold| hold.renewal_failed(sent));
                 let now = self.clock.now();
-                let mut soonest = Moment::FAR;
-                let mut book = lock(&self.book);
-                for hold in &holds {
-                    hold.renewal_failed(sent);
-                    if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
-                        round.next = round.next.min(now.after(retry_after(hold.terms.lease)));
-                        soonest = soonest.min(round.next);
-                    }
-                }
-                self.due_at(book, soonest);
+                self.hurry(&holds, |hold| now.after(retry_after(hold.terms.lease)));
             }
         }
+    }
+
+    /// The next rounds of these tickets come at the latest when they want it.
+    fn hurry(&self, holds: &[Arc<Hold>], by: impl Fn(&Hold) -> Moment) {
+        let mut soonest = Moment::FAR;
+        let mut book = lock(&self.book);
+        for hold in holds {
+            if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
+                round.next = round.next.min(by(hold));
+                soonest = soonest.min(round.next);
+            }
+        }
+        self.due_at(book, soonest);
     }
 
     /// One round trip for up to [`BATCH`] tickets.
     async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>, _flight: Flight) {
         for leave in &mut batch {
             if let Some(hold) = leave.lingering.take() {
+                // It was renewed until now.
+                leave.give_up = leave.give_up.max(self.clock.now().after(leave.lease));
                 hold.start_leaving();
                 self.strike(leave.place.id);
             }
         }
         let places: Vec<Place> = batch.iter().map(|leave| leave.place.clone()).collect();
-        let limit = self.clock.sleep_until(self.clock.now().after(Duration::from_secs(5)));
-        let answer = match futures_util::future::select(self.store.leave(&places), std::pin::pin!(limit)).await {
-            futures_util::future::Either::Left((answer, _)) => answer,
-            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a release in time")),
-        };
+        let answer = self.ask("a release", PATIENCE, || self.store.leave(&places)).await;
+        let answer = answer.and_then(|answers| all_of(&answers, places.len()).map(|()| answers));
         self.leaves_answered(batch, answer);
+    }
+
+    /// Asks the store something, at most for so long. No answer, or a panic, is an error with unknown effect.
+    pub(crate) async fn ask<'a, T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        question: impl FnOnce() -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
+        let limit = std::pin::pin!(self.clock.sleep_until(self.clock.now().after(patience)));
+        let answer = std::pin::pin!(AssertUnwindSafe(async { question().await }).catch_unwind());
+        match futures_util::future::select(answer, limit).await {
+            Either::Left((Ok(answer), _)) => answer,
+            Either::Left((Err(_), _)) => Err(Error::unknown(format!("the store panicked during {what}"))),
+            Either::Right(_) => Err(Error::unknown(format!("the store did not answer {what} in time"))),
+        }
     }
 
     fn leaves_answered(&self, batch: Vec<Leave>, answer: Result<Vec<Presence>>) {
@@ -566,7 +608,7 @@ impl Book {
         }
         let entries = &self.entries;
         self.rounds.retain(|lease, round| {
-            if round.next > now.after(*lease / 20) {
+            if round.next > now {
                 return true;
             }
             round.next = now.after(period(*lease));
@@ -601,8 +643,9 @@ impl Book {
             && self.later.values().all(|leave| leave.confirmed)
     }
 
+    /// What is left in the book when nobody has a guard any more was lost and is still to be taken out of the store.
     fn is_over(&self) -> bool {
-        self.closing && self.is_quiet() && self.running == 0
+        self.closing && self.is_quiet() && self.running == 0 && self.entries.is_empty()
     }
 }
 
@@ -629,7 +672,8 @@ impl OwnLeaves {
     /// One round trip, and no more.
     pub(crate) async fn send_once(&mut self) -> Result<Presence> {
         let places: Vec<Place> = self.leaves.iter().map(|leave| leave.place.clone()).collect();
-        let answers = self.keeper.store.leave(&places).await?;
+        let answers = self.keeper.ask("a release", PATIENCE, || self.keeper.store.leave(&places)).await?;
+        all_of(&answers, places.len())?;
         self.leaves.drain(..).for_each(|leave| self.keeper.left(leave));
         Ok(answers.first().copied().unwrap_or(Presence::Gone))
     }
@@ -696,6 +740,15 @@ fn period(lease: Duration) -> Duration {
 /// After a failed renewal: soon, but not in a hot loop.
 fn retry_after(lease: Duration) -> Duration {
     (lease / 15).clamp(Duration::from_millis(10), Duration::from_secs(1)).mul_f64(0.75 + fastrand::f64() / 2.0)
+}
+
+/// A store that answers for fewer tickets than it was asked about is broken, and nothing can be told from its answer.
+pub(crate) fn all_of<T>(answers: &[T], asked: usize) -> Result<()> {
+    if answers.len() == asked {
+        return Ok(());
+    }
+    let message = format!("the store gave {} answers for {asked} tickets", answers.len());
+    Err(Error::new(ErrorKind::Broken, message).effect_unknown())
 }
 
 /// 20 ms, doubling up to 2 s, with jitter.

@@ -31,6 +31,8 @@ pub mod hints;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 /// A waiting ticket's lease is at most this, so that a killed waiter with a lease of an hour does not block for an hour.
 pub const LONGEST_WAITING_LEASE: Duration = Duration::from_secs(30);

@@ -34,8 +34,15 @@ enum InTheWay {
     Permits(Permit),
 }
 
-/// What is cancelled: first it is made ready, undisturbed, then it is polled and dropped. The output is dropped as well.
-type Make = fn(Locks, String) -> BoxFuture<'static, BoxFuture<'static, ()>>;
+/// What is cancelled.
+struct Cancelled(BoxFuture<'static, ()>);
+
+fn cancelled(future: impl Future<Output = ()> + Send + 'static) -> Cancelled {
+    Cancelled(Box::pin(future))
+}
+
+/// First it is made ready, undisturbed, then it is polled and dropped.
+type Make = fn(Locks, String) -> BoxFuture<'static, Cancelled>;
 
 async fn in_the_way(client: &Client, name: &str, permits: bool) -> InTheWay {
     if permits {
@@ -58,7 +65,7 @@ async fn at_every_await(ctx: &Ctx, contended: Option<bool>, make: Make) {
             Some(permits) => Some(in_the_way(&other, &name, permits).await),
             None => None,
         };
-        let future = soon("it is made ready", make(client.locks.clone(), name.clone())).await;
+        let Cancelled(future) = soon("it is made ready", make(client.locks.clone(), name.clone())).await;
         let polled = Box::pin(poll_times(future, k));
         // It waits for whoever is in the way: who goes then, so that it is polled on.
         let stalled = Box::pin(tokio::time::sleep(Duration::from_millis(if contended.is_some() { 8 } else { 5000 })));
@@ -94,9 +101,7 @@ async fn free_and_held(ctx: &Ctx, permits: bool, make: Make) {
 /// A future that takes a lock as the expression says and drops what it gets.
 macro_rules! taking {
     ($locks:ident, $name:ident => $take:expr) => {
-        |$locks, $name| {
-            Box::pin(async move { Box::pin(async move { drop($take.await.expect("lock")) }) as BoxFuture<'static, ()> })
-        }
+        |$locks, $name| Box::pin(async move { cancelled(async move { drop($take.await.expect("lock")) }) })
     };
 }
 
@@ -109,11 +114,8 @@ async fn lock_within(ctx: Arc<Ctx>) {
 }
 
 async fn try_lock(ctx: Arc<Ctx>) {
-    let make: Make = |locks, name| {
-        Box::pin(
-            async move { Box::pin(async move { drop(locks.mutex(&name).try_lock().await) }) as BoxFuture<'static, ()> },
-        )
-    };
+    let make: Make =
+        |locks, name| Box::pin(async move { cancelled(async move { drop(locks.mutex(&name).try_lock().await) }) });
     free_and_held(&ctx, false, make).await;
 }
 
@@ -150,8 +152,7 @@ async fn release(ctx: Arc<Ctx>) {
     let make: Make = |locks, name| {
         Box::pin(async move {
             let guard = locks.mutex(&name).lock().await.expect("free");
-            Box::pin(async move { assert_eq!(guard.release().await.expect("release"), Released::Held) })
-                as BoxFuture<'static, ()>
+            cancelled(async move { assert_eq!(guard.release().await.expect("release"), Released::Held) })
         })
     };
     at_every_await(&ctx, None, make).await;
@@ -162,8 +163,7 @@ async fn release_with_min_hold(ctx: Arc<Ctx>) {
         Box::pin(async move {
             let options = Options::new().min_hold(Duration::from_millis(20));
             let guard = locks.mutex(&name).lock_with(options).await.expect("free");
-            Box::pin(async move { assert_eq!(guard.release().await.expect("release"), Released::Held) })
-                as BoxFuture<'static, ()>
+            cancelled(async move { assert_eq!(guard.release().await.expect("release"), Released::Held) })
         })
     };
     at_every_await(&ctx, None, make).await;
@@ -173,7 +173,7 @@ async fn downgrade(ctx: Arc<Ctx>) {
     let make: Make = |locks, name| {
         Box::pin(async move {
             let guard = locks.rwlock(&name).write().await.expect("free");
-            Box::pin(async move { drop(guard.downgrade().await.expect("held")) }) as BoxFuture<'static, ()>
+            cancelled(async move { drop(guard.downgrade().await.expect("held")) })
         })
     };
     at_every_await(&ctx, None, make).await;
@@ -183,7 +183,7 @@ async fn try_upgrade(ctx: Arc<Ctx>) {
     let make: Make = |locks, name| {
         Box::pin(async move {
             let guard = locks.rwlock(&name).read().await.expect("free");
-            Box::pin(async move { drop(guard.try_upgrade().await.expect("alone")) }) as BoxFuture<'static, ()>
+            cancelled(async move { drop(guard.try_upgrade().await.expect("alone")) })
         })
     };
     at_every_await(&ctx, None, make).await;
@@ -192,12 +192,12 @@ async fn try_upgrade(ctx: Arc<Ctx>) {
 async fn inspect_list_watch_and_close(ctx: Arc<Ctx>) {
     let make: Make = |locks, name| {
         Box::pin(async move {
-            Box::pin(async move {
+            cancelled(async move {
                 locks.inspect(&name).await.expect("inspect");
                 locks.list(&name).await.expect("list");
                 drop(locks.watch(&name).await.expect("watch"));
                 locks.close().await;
-            }) as BoxFuture<'static, ()>
+            })
         })
     };
     at_every_await(&ctx, None, make).await;

@@ -16,6 +16,8 @@ tests!("faults":
     a_lost_reply_on_downgrade [Readers],
     a_lost_reply_on_upgrade [Readers Upgrade],
     a_lost_reply_of_a_try_that_gives_up,
+    an_enter_that_is_never_answered_is_taken_back,
+    an_upgrade_whose_replies_are_all_lost [OwnLease Readers Upgrade],
     a_repeated_call_changes_nothing,
     a_wait_that_fails_is_begun_again [Fair],
     a_cancelled_enter_that_is_carried_out_later_is_taken_back [OwnLease],
@@ -60,10 +62,7 @@ async fn a_lost_reply_on_leave_is_no_lock_held(ctx: Arc<Ctx>) {
     let (other, name) = (ctx.client().await, ctx.text("a"));
     let guard = client.locks.mutex(&name).lock().await.expect("free");
     faulty.next(Verb::Leave, [Fault::LoseReply]);
-    match guard.release().await {
-        Ok(released) => assert!(matches!(released, Released::Held | Released::AlreadyGone)),
-        Err(error) => assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown)),
-    }
+    assert_eq!(guard.release().await.expect("it asks again"), Released::Held, "gone by its own leave");
     let next = other.locks.mutex(&name).try_lock().await.expect("it was released");
     soon("close", client.locks.close()).await;
     assert_eq!(next.state(), State::Safe, "the repeated leave is about its own ticket only");
@@ -120,6 +119,38 @@ async fn a_lost_reply_of_a_try_that_gives_up(ctx: Arc<Ctx>) {
     faulty.heal();
     eventually("its ticket is taken back", || async { other.is_empty(&ctx.name("a")).await }).await;
     other.locks.mutex(&name).try_lock().await.expect("free").release().await.expect("release");
+}
+
+async fn an_enter_that_is_never_answered_is_taken_back(ctx: Arc<Ctx>) {
+    let (client, faulty) = ctx.faulty().await;
+    let (other, name) = (ctx.client().await, ctx.text("a"));
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        faulty.next(Verb::Enter, [Fault::BlackholeAfter]);
+        let locked = soon("it gives up", client.locks.mutex(&name).lock_within(wait)).await;
+        let error = locked.expect_err("never an answer");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut), "{error}");
+        eventually("its ticket is taken back", || async { other.is_empty(&ctx.name("a")).await }).await;
+        other.locks.mutex(&name).try_lock().await.expect("free").release().await.expect("release");
+    }
+}
+
+/// The upgrade is carried out, but nobody ever hears of it: the reader's ticket is gone, and the writer's is nobody's.
+async fn an_upgrade_whose_replies_are_all_lost(ctx: Arc<Ctx>) {
+    let (client, faulty) = ctx.faulty().await;
+    let (other, name) = (ctx.client().await, ctx.text("a"));
+    let options = Options::new().lease(ctx.lease() * 2);
+    let reader = client.locks.rwlock(&name).read_with(options).await.expect("free");
+    faulty.always(Verb::Upgrade, Fault::LoseReply);
+    let failed = soon("it gives up", reader.try_upgrade()).await.expect_err("never an answer");
+    assert!(matches!(failed.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{failed}");
+    let reader = failed.into_guard();
+    faulty.heal();
+    soon("it is told that its ticket is gone", reader.lost()).await;
+    let next = other.locks.mutex(&name).lock_within(SOON).await.expect("the writer's ticket is taken back");
+    assert_eq!(reader.state(), State::Lost);
+    assert_eq!(next.release().await.expect("release"), Released::Held);
+    soon("close", client.locks.close()).await;
+    assert!(other.is_empty(&ctx.name("a")).await);
 }
 
 async fn a_repeated_call_changes_nothing(ctx: Arc<Ctx>) {
@@ -211,19 +242,23 @@ async fn a_store_that_never_answers_a_try(ctx: Arc<Ctx>) {
         .expect("release");
 }
 
-/// The downgrade's change is late; meanwhile the reader has been upgraded again. It must not lower the new ticket.
+/// A writer's last write guard is dropped, and the change that tells it fails late: meanwhile the reader that was left has been
+/// upgraded. The change is sent again, and must not lower the new ticket.
 async fn a_change_that_comes_late_does_not_lower_an_upgrade(ctx: Arc<Ctx>) {
     let (client, faulty) = ctx.faulty().await;
     let (other, name) = (ctx.client().await, ctx.text("a"));
-    let writer = client.locks.rwlock(&name).write().await.expect("free");
-    // The first change is carried out but not answered: it is sent again, after the upgrade if that does not wait for it.
-    faulty.next(Verb::Change, [Fault::LoseReply, Fault::DelayBefore(Duration::from_millis(50))]);
-    let reader = soon("the downgrade", writer.downgrade()).await.expect("held");
-    let writer = soon("the upgrade", reader.try_upgrade()).await.expect("alone");
-    tokio::time::sleep(Duration::from_millis(150)).await; // time for a late change to do harm
-    assert_eq!(other.locks.rwlock(&name).try_read().await.expect_err("written").kind(), ErrorKind::Held);
+    let (owner, lock) = (client.locks.owner(), client.locks.rwlock(&name));
+    let (write, read) = (lock.write_as(&owner).await.expect("free"), lock.read_as(&owner).await.expect("ours"));
+    // An upgrade waits for a change that is under way, but not for longer than a second.
+    faulty.next(Verb::Change, [Fault::DropAfter(Duration::from_millis(1500))]);
+    drop(write);
+    eventually("it is under way", || std::future::ready(faulty.delayed() == 1)).await;
+    let write = soon("the upgrade", read.try_upgrade()).await.expect("alone");
+    eventually("the change is sent again", || std::future::ready(faulty.calls(Verb::Change) == 2)).await;
+    soon("close", client.locks.close()).await;
     assert_eq!(other.inspect(&ctx.name("a")).await.inside[0].mode, fencelock::Mode::Exclusive);
-    assert_eq!(writer.release().await.expect("release"), Released::Held);
+    assert_eq!(other.locks.rwlock(&name).try_read().await.expect_err("written").kind(), ErrorKind::Held);
+    assert_eq!(write.release().await.expect("release"), Released::Held);
 }
 
 /// Every fifth call fails, is dropped, repeated, or loses its reply; the counter comes out exact and nothing is left.

@@ -47,8 +47,8 @@ async fn order(ctx: &Ctx, clients: usize) {
     }
     for i in 0..tickets.len() {
         client(i).comes_in(&tickets[i]).await;
-        for later in i + 1..tickets.len() {
-            assert!(!client(later).is_inside(&tickets[later]).await, "ticket {later} is inside before ticket {i} left");
+        for (later, waiter) in tickets.iter().enumerate().skip(i + 1) {
+            assert!(!client(later).is_inside(waiter).await, "ticket {later} is inside before ticket {i} left");
         }
         client(i).leave(&tickets[i]).await;
     }

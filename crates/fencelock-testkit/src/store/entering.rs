@@ -3,7 +3,7 @@
 use crate::ctx::{Ctx, leased, poll_times, unqueued};
 use crate::suite::tests;
 use fencelock::ErrorKind;
-use fencelock::store::{Entered, Presence, Renewed, TicketId};
+use fencelock::store::{Entered, Presence, Renewed, TicketId, Waited};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ tests!("enter":
     the_number_is_forgotten_with_the_last_ticket [Permits],
     a_cancelled_call_leaves_the_client_usable,
     calls_from_several_runtimes [Queue],
+    calls_from_no_runtime_at_all [NoRuntime],
 );
 
 async fn a_repeated_enter_is_the_same_ticket(ctx: Arc<Ctx>) {
@@ -232,6 +233,44 @@ async fn a_cancelled_call_leaves_the_client_usable(ctx: Arc<Ctx>) {
     })
     .await;
     client.leave(&next).await;
+}
+
+async fn calls_from_no_runtime_at_all(ctx: Arc<Ctx>) {
+    let (client, name) = (ctx.client().await, ctx.name("a"));
+    let thread = std::thread::spawn(move || {
+        block_on(async {
+            let (holder, waiter) = (ctx.mutex(&name), ctx.mutex(&name));
+            client.admitted(&holder).await;
+            client.queued(&waiter).await;
+            assert_eq!(client.wait(&waiter, Duration::from_millis(20)).await, Waited::Waiting);
+            client.leave(&holder).await;
+            client.comes_in(&waiter).await;
+            client.leave(&waiter).await;
+            let guard = client.locks.mutex(&ctx.text("a")).lock_within(ctx.long()).await.expect("free");
+            guard.release().await.expect("release");
+            assert!(client.is_empty(&name).await);
+        });
+    });
+    tokio::task::spawn_blocking(move || thread.join()).await.expect("joined").expect("no panic");
+}
+
+/// Runs a future on this thread, with nothing but a parked thread to wake.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut cx = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        std::thread::park();
+    }
 }
 
 async fn calls_from_several_runtimes(ctx: Arc<Ctx>) {

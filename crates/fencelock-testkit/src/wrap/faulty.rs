@@ -1,5 +1,4 @@
-//! A store whose calls go wrong by plan: replies are lost, calls are delayed, repeated, held back or never answered. It also
-//! counts the calls. Clones share plan and counts.
+//! A store whose calls go wrong by plan, for tests of what the library makes of it.
 
 use fencelock::clock::Moment;
 use fencelock::name::Name;
@@ -48,6 +47,8 @@ pub enum Fault {
     Fail,
     /// Not carried out; `Unavailable`, and nobody knows.
     Drop,
+    /// Not carried out; after this long, on the store's clock, as [`Drop`](Fault::Drop).
+    DropAfter(Duration),
     /// Carried out, but the answer is lost: `Unavailable` with unknown effect.
     LoseReply,
     /// Carried out this much later, on the store's clock.
@@ -139,7 +140,8 @@ struct Plan {
     watches: Vec<tokio::sync::oneshot::Sender<()>>,
 }
 
-/// A store whose calls go wrong by plan: see the [module](self).
+/// A store whose calls go wrong by plan: replies are lost, calls are delayed, repeated, held back or never answered. It also
+/// counts the calls. Clones share plan and counts.
 #[derive(Clone)]
 pub struct Faulty {
     inner: Arc<dyn Store>,
@@ -265,6 +267,10 @@ impl Faulty {
             Fault::None => call().await,
             Fault::Fail => Err(Error::new(ErrorKind::Unavailable, "the call failed on purpose")),
             Fault::Drop => Err(Error::unknown("the call was dropped on purpose")),
+            Fault::DropAfter(delay) => {
+                self.sleep(delay).await;
+                Err(Error::unknown("the call was dropped on purpose"))
+            }
             Fault::LoseReply => {
                 let _ = call().await;
                 Err(Error::unknown("the reply was lost on purpose"))

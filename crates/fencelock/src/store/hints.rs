@@ -49,7 +49,7 @@ impl Hints {
     }
 
     /// Tells everybody to look everywhere: something may have been missed.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "sqlite"))]
     pub(crate) fn somewhere(&self) {
         self.each(|_, pending| {
             pending.names.clear();
