@@ -9,4 +9,5 @@ mod refusals;
 mod sentinel;
 mod server;
 mod support;
+mod tls;
 mod totality;

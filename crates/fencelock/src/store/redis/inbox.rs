@@ -140,7 +140,7 @@ impl Shared {
             match (what, id, words.next().map(str::parse)) {
                 (Some("g"), Some(id), Some(Ok(token))) => self.waiters.granted(id, token, self.clock.now()),
                 (Some("x"), Some(id), None) => {
-                    self.waiters.told(id, Standing::Gone, self.clock.now());
+                    self.waiters.doubt(id, self.clock.now());
                     self.host(|host| host.doubt(Some(id)));
                 }
                 _ => {}

@@ -36,6 +36,11 @@ impl Server {
         })?;
         let info = with_options(info, options)?;
         let address = address(&info);
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
+            // program has chosen one already, that one stays.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
         let tls = certificates(options)?;
         let client = match tls {
             Some(tls) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => Client::build_with_tls(info, tls),

@@ -87,7 +87,8 @@ impl Waiters {
             lapse: Moment::FAR,
             end: Moment::FAR,
         };
-        self.book().waiters.entry(place.id).or_insert_with(new);
+        // What is known of an earlier ticket with this id says nothing of this one.
+        self.book().waiters.entry(place.id).or_insert_with(new).found = None;
     }
 
     /// Nobody waits for it any more. Whoever does nevertheless asks the server.
@@ -101,15 +102,34 @@ impl Waiters {
         self.find(id, Waited::Admitted { token }, now);
     }
 
+    /// A message says that it may be gone: the server is asked.
+    pub(super) fn doubt(&self, id: TicketId, now: Moment) {
+        let mut book = self.book();
+        let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
+        if waiter.tick != Moment::FAR {
+            waiter.tick = now;
+            self.due_at(book, now);
+        }
+    }
+
     /// What the server said of it, by whatever verb. Only of tickets that wait here.
     pub(super) fn told(&self, id: TicketId, standing: Standing, now: Moment) {
         match standing {
             Standing::Inside { token, .. } => self.find(id, Waited::Admitted { token }, now),
             Standing::Gone => self.find(id, Waited::Gone, now),
-            Standing::Waiting { lease, next_lapse, .. } => {
+            Standing::Waiting { token, lease, next_lapse } => {
                 let mut book = self.book();
-                let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
-                waiter.tick = now.after(TICK);
+                let Some(waiter) = book.waiters.get_mut(&id) else { return };
+                match waiter.found.take() {
+                    // Let in after that answer was given.
+                    Some(found) if found == (Waited::Admitted { token }) => {
+                        waiter.found = Some(found);
+                        return;
+                    }
+                    // Something was said of an earlier ticket with this id, or the two crossed: the server knows.
+                    Some(_) => waiter.tick = now,
+                    None => waiter.tick = now.after(TICK),
+                }
                 waiter.lapse = now.after(next_lapse).after(SLACK);
                 waiter.end = now.after(lease).after(SLACK);
                 let due = waiter.due();
@@ -236,11 +256,28 @@ mod tests {
         let waiters = Waiters::default();
         let place = place("a");
         waiters.expect(&place);
-        waiters.granted(place.id, 7, at(1));
+        waiters.granted(place.id, 1, at(1));
         waiters.told(place.id, waiting(30, 30), at(1));
         let mut cx = Context::from_waker(Waker::noop());
-        assert_eq!(waiters.poll(place.id, &mut cx), Poll::Ready(Some(Waited::Admitted { token: 7 })));
+        assert_eq!(waiters.poll(place.id, &mut cx), Poll::Ready(Some(Waited::Admitted { token: 1 })));
         assert_eq!(waiters.poll(place.id, &mut cx), Poll::Ready(None), "fetched once");
+    }
+
+    #[test]
+    fn what_was_said_of_an_earlier_ticket_with_the_same_id_does_not_count() {
+        let waiters = Waiters::default();
+        let place = place("a");
+        let mut cx = Context::from_waker(Waker::noop());
+        for late in [false, true] {
+            waiters.expect(&place);
+            waiters.told(place.id, Standing::Gone, at(1));
+            if !late {
+                waiters.expect(&place);
+            }
+            waiters.told(place.id, waiting(30, 30), at(2));
+            assert!(waiters.poll(place.id, &mut cx).is_pending());
+            assert_eq!(waiters.take_due(at(2)).len(), usize::from(late), "asked where it is in doubt");
+        }
     }
 
     #[test]
