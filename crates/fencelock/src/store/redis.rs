@@ -12,7 +12,7 @@
 //! A token is `max(last + 1, the server's clock in microseconds)`, so it goes on growing although the server lost its data
 //! or a replica took over, as long as the clock of the one that goes on is not behind by more than the outage. The last
 //! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. That is all that
-//! stays of a name, about 120 bytes for a minute.
+//! stays of a name, about 100 bytes for a minute.
 //! Leases run on the server's clock: one that jumps forward ends them early, one that jumps back makes them last longer.
 //!
 //! # Sentinels

@@ -76,8 +76,6 @@ async fn a_paused_master_that_comes_back_is_not_asked_any_more() {
     let trio = Trio::start().await;
     let locks = Locks::connect(&trio.url()).await.unwrap();
     let first = locks.mutex("a").lock_with(Options::new().lease(Duration::from_secs(60))).await.unwrap();
-    // Only the master knows of it: the replicas are deaf from here on.
-    let _: String = trio.master.command(&["CONFIG", "SET", "repl-timeout", "600"]);
     trio.master.signal("STOP");
     let other = lock_again(&locks, "b").await;
     trio.master.signal("CONT");

@@ -22,7 +22,7 @@
 -- How long the last number outlives the line: a clock that is set back by less than this gives out no number twice.
 local FLOOR = 60000000
 
--- Lua's own tostring gives 1.79e+15; %d is three times as fast as %.0f and exact where a long has 64 bits, which is asked
+-- Lua's own tostring gives 1.79e+15; %d costs about half of %.0f and is exact where a long has 64 bits, which is asked
 -- of the server at connect.
 local function text(number) return string.format('%d', number) end
 
