@@ -229,28 +229,4 @@ pub(super) const PLANTED: &[Mutant] = &[
         cfg: None,
         tests: &["runtimes::a_guard_dropped_after_its_runtime_has_ended_is_released"],
     },
-    Mutant {
-        name: "revived-after-the-deadline",
-        why: "a guard that was seen lost is held again",
-        file: "crates/fencelock/src/hold.rs",
-        find: "        if !first && self.clock.now() >= self.deadline() {",
-        replace: "        if !first && self.clock.now() > Moment::FAR {",
-        package: "fencelock",
-        args: &["--test", "conformance_memory"],
-        cfg: None,
-        tests: &["deadlines::a_renewal_answered_after_the_deadline_does_not_revive"],
-    },
-    Mutant {
-        name: "gone-after-the-release",
-        why: "a renewal that was under way during the release is told as a loss",
-        file: "crates/fencelock/src/hold.rs",
-        find: r#"        if inner.phase == Phase::Leaving || self.lost.load(Ordering::Acquire) != 0 {
-            return false;"#,
-        replace: r#"        if self.lost.load(Ordering::Acquire) != 0 {
-            return false;"#,
-        package: "fencelock",
-        args: &["--test", "conformance_memory"],
-        cfg: None,
-        tests: &["deadlines::a_renewal_under_way_during_the_release_is_no_loss"],
-    },
 ];
