@@ -66,7 +66,9 @@ async fn a_killed_master_is_followed_and_tokens_grow() {
     let mutex = again.mutex("a");
     let waiting = tokio::spawn(async move { mutex.lock().await });
     before.release().await.unwrap();
-    let next = within(Duration::from_secs(10), "the hand-off on the new master", waiting).await.unwrap().unwrap();
+    // At once as a rule. A client that is told of the switch at this very moment may miss the message: then the slow tick
+    // (15 s) finds it, which is what is promised.
+    let next = within(Duration::from_secs(30), "the hand-off on the new master", waiting).await.unwrap().unwrap();
     assert!(next.token() > token);
     drop((next, other));
 }
