@@ -1,5 +1,6 @@
 //! Store URLs: what `Locks::connect` and the program's `--store` take. Passwords never come back out of here in a message.
 
+use crate::beside::Beside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::printable;
 use crate::store::Store;
@@ -131,13 +132,13 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
 }
 
 impl Target {
-    /// Opens the store.
-    pub(crate) async fn open(&self, label: Option<&str>) -> Result<Arc<dyn Store>> {
+    /// Opens the store, and says what it keeps beside locks.
+    pub(crate) async fn open(&self, label: Option<&str>) -> Result<(Arc<dyn Store>, Beside)> {
         match self.scheme.scheme {
             #[cfg(feature = "memory")]
             "memory" => {
                 let store = crate::store::memory::MemoryStore::shared(&self.rest);
-                Ok(Arc::new(match label {
+                Ok(with_all(match label {
                     Some(label) => store.label(label),
                     None => store,
                 }))
@@ -149,7 +150,7 @@ impl Target {
                 }
                 // As it stands: a path is no URL, and `%` is a letter in it.
                 let store = crate::store::sqlite::SqliteStore::open(&self.rest)?;
-                Ok(Arc::new(match label {
+                Ok(with_all(match label {
                     Some(label) => store.label(label),
                     None => store,
                 }))
@@ -158,7 +159,7 @@ impl Target {
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
-                Ok(Arc::new(match label {
+                Ok(with_all(match label {
                     Some(label) => store.label(label),
                     None => store,
                 }))
@@ -169,6 +170,14 @@ impl Target {
             }
         }
     }
+}
+
+/// A store that keeps limiters and registers as well.
+#[cfg(any(feature = "memory", feature = "sqlite", feature = "redis"))]
+fn with_all<S: Store + crate::beside::Limiters + crate::beside::Registers>(store: S) -> (Arc<dyn Store>, Beside) {
+    let store = Arc::new(store);
+    let beside = Beside::all(&store);
+    (store, beside)
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@
 //! [`run`](MutexGuard::run) tell when it is lost, and whose [`token`](MutexGuard::token) lets the resource refuse whoever
 //! comes too late. [`store`] is for those who add a store.
 
+pub mod beside;
 pub mod blocking;
 pub mod clock;
 pub mod connect;
 pub mod error;
 pub mod fence;
+pub mod limit;
 pub mod line;
 pub mod name;
 pub mod store;
@@ -23,6 +25,7 @@ mod mutex;
 mod observe;
 mod options;
 mod owner;
+mod register;
 mod rwlock;
 mod semaphore;
 mod sync;
@@ -37,6 +40,7 @@ pub use locks::{Builder, Locks};
 pub use mutex::Mutex;
 pub use options::{DEFAULT_LEASE, Options};
 pub use owner::Owner;
+pub use register::{Register, Version, Versioned};
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 pub use store::{Line, Listed, Mode, Seen};

@@ -41,6 +41,9 @@ scripts! {
     UPGRADE = "upgrade.lua";
     EXPEL = "expel.lua";
     INSPECT = "inspect.lua";
+    LIMIT = "limit.lua";
+    LOAD = "load.lua";
+    STORE_IF = "store_if.lua";
 }
 
 /// The first key of a line; the others begin with it.
@@ -62,12 +65,19 @@ pub(super) fn name_in(key: &str) -> Option<&str> {
 pub(super) struct Call {
     script: &'static Script,
     keys: Vec<String>,
-    args: Vec<String>,
+    args: Vec<Vec<u8>>,
+    /// Whether it is about lines, of whose changes others may want to be told.
+    watched: bool,
 }
 
 impl Call {
     pub(super) fn new(script: &'static Script, lines: usize, args: usize) -> Call {
-        Call { script, keys: Vec::with_capacity(lines * 4 + 1), args: Vec::with_capacity(args) }
+        Call { script, keys: Vec::with_capacity(lines * 4 + 1), args: Vec::with_capacity(args), watched: true }
+    }
+
+    /// A call about one key that belongs to no line.
+    pub(super) fn beside(script: &'static Script, key: String) -> Call {
+        Call { script, keys: vec![key], args: Vec::new(), watched: false }
     }
 
     /// The four keys of a line.
@@ -76,17 +86,19 @@ impl Call {
         self.keys.extend(["", ":t", ":q", ":x"].map(|which| format!("fencelock:{{{key}}}{which}")));
     }
 
-    pub(super) fn arg(&mut self, arg: impl Into<String>) {
+    pub(super) fn arg(&mut self, arg: impl Into<Vec<u8>>) {
         self.args.push(arg.into());
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let mut cmd = redis::cmd(verb);
-        cmd.arg(script).arg(self.keys.len() + 1);
+        cmd.arg(script).arg(self.keys.len() + usize::from(self.watched));
         for key in &self.keys {
             cmd.arg(key);
         }
-        cmd.arg(WATCH_KEY);
+        if self.watched {
+            cmd.arg(WATCH_KEY);
+        }
         for arg in &self.args {
             cmd.arg(arg);
         }
