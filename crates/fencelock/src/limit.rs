@@ -391,11 +391,21 @@ impl Limiter {
         let count = u64::from(count);
         let most = rule.room / rule.cost + u64::from(rule.leaky);
         if count == 0 || count > most {
-            return Err(about(invalid(format!("asked for {count} requests where 1 to {most} can pass at once")), &named.shown));
+            return Err(about(
+                invalid(format!("asked for {count} requests where 1 to {most} can pass at once")),
+                &named.shown,
+            ));
         }
         let farthest = (MOST - rule.room - count * rule.cost) / rule.give;
         let at_most = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX).min(farthest);
         let ask = Ask { rule, count, at_most };
+        let (empty, _) = rule.decide(None, 0, count, u64::MAX);
+        if empty.wait > at_most {
+            let least = spoken(Duration::from_micros(empty.wait));
+            let message =
+                format!("asked for {count} requests without a wait of at least {least}, which they always have");
+            return Err(about(invalid(message), &named.shown));
+        }
         match &self.home {
             Home::Local(buckets) => {
                 let (verdict, left) = buckets.decide(&named.bucket, &ask, micros(self.clock.now()));

@@ -136,7 +136,10 @@ impl Register {
     ///
     /// # Cancel safety
     /// Dropping the future may or may not write, at most once.
-    pub async fn update<V: AsRef<[u8]>>(&self, mut change: impl FnMut(Option<&[u8]>) -> Option<V>) -> Result<Versioned> {
+    pub async fn update<V: AsRef<[u8]>>(
+        &self,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Versioned> {
         let mut pause = SHORT_PAUSE;
         for _ in 0..TRIES {
             let seen = self.load().await?;

@@ -84,7 +84,8 @@ impl Rule {
             let at = if self.leaky && passed == 0 { at } else { now.max(at) };
             return (Verdict { granted, wait }, Some(Bucket { level: after, cost: self.cost, at }));
         }
-        (Verdict { granted, wait: if self.leaky { self.again(level, at, now, count) } else { wait } }, bucket)
+        let again = if self.leaky { self.again(level, at, now, count) } else { wait + at.saturating_sub(now) };
+        (Verdict { granted, wait: again }, bucket)
     }
 
     /// When a bucket is as good as none: in how many microseconds from its moment.
@@ -116,9 +117,10 @@ impl Rule {
         (level * 1000).div_ceil(self.give)
     }
 
-    /// When a leaky bucket would let `count` requests through without delay: in how many microseconds.
+    /// When a leaky bucket would let `count` requests through without delay, or with no more than they always have: in how many
+    /// microseconds.
     fn again(&self, level: u64, at: u64, now: u64, count: u64) -> u64 {
-        let over = (level + count * self.cost).saturating_sub(self.room.min(self.free));
+        let over = (level + count * self.cost).saturating_sub(self.room.min(self.free).max((count - 1) * self.cost));
         (at + self.millis(over) * 1000).saturating_sub(now)
     }
 }

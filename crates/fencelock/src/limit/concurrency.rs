@@ -157,9 +157,9 @@ impl Concurrency {
         };
         let in_use = InUse { queues: queues.clone(), key: self.key.clone(), queue: Some(queue.clone()) };
         let permit = match wait {
-            Some(Duration::ZERO) => queue.try_acquire_owned().map_err(|_| {
-                Error::new(ErrorKind::Held, format!("all {} slots are taken", self.most))
-            })?,
+            Some(Duration::ZERO) => queue
+                .try_acquire_owned()
+                .map_err(|_| Error::new(ErrorKind::Held, format!("all {} slots are taken", self.most)))?,
             _ => {
                 let clock = crate::clock::Clock::system();
                 let until = wait.map_or(crate::clock::Moment::FAR, |wait| clock.now().after(wait));

@@ -57,8 +57,10 @@ end
 
 if not granted then
   if leaky then
-    local over = math.max(0, level + count * cost - math.min(room, free))
+    local over = math.max(0, level + count * cost - math.max(math.min(room, free), (count - 1) * cost))
     wait = math.max(0, at + millis(over) * 1000 - now)
+  else
+    wait = wait + math.max(0, at - now)
   end
   return '0 ' .. whole(wait)
 end

@@ -74,7 +74,8 @@ fn decide(txn: &mut Txn<'_>, name: &str, ask: &Ask) -> Act<Verdict> {
         txn.write(sql, params![name, whole(left.level), whole(left.cost), whole(left.at), whole(fresh)])?;
         if found.is_none() {
             // For each that comes, two that are as good as none may go: they never pile up.
-            let sql = "DELETE FROM bucket WHERE name IN (SELECT name FROM bucket WHERE fresh <= ?1 ORDER BY fresh LIMIT 2)";
+            let sql =
+                "DELETE FROM bucket WHERE name IN (SELECT name FROM bucket WHERE fresh <= ?1 ORDER BY fresh LIMIT 2)";
             txn.write(sql, [now])?;
         }
     }
