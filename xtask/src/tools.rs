@@ -39,6 +39,13 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["redis-server", "redis-tools", "redis-sentinel"],
         required: true,
     },
+    Tool {
+        name: "nginx",
+        used_by: "the leaky bucket, which is compared with it",
+        found_at: &["nginx"],
+        packages: &["nginx-light"],
+        required: true,
+    },
 ];
 
 /// What became of a tool.

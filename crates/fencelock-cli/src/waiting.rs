@@ -2,10 +2,10 @@
 
 use crate::failure::describe;
 use crate::output::{self, Output};
-use fencelock::error::ordinal;
+use fencelock::error::{ordinal, spoken};
 use fencelock::name::printable;
 use fencelock::{Line, Locks};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a wait may last before it is worth a word, and how often the word is kept current.
 const TICK: Duration = Duration::from_secs(1);
@@ -25,6 +25,22 @@ pub(crate) async fn show(locks: &Locks, name: &str, output: Output) {
         if let Ok(line) = locks.inspect(name).await {
             shown.set(&text(&label, &line, &host, std::process::id()));
         }
+    }
+}
+
+/// The same for a turn whose moment is known.
+pub(crate) async fn show_turn(name: &str, turn: Instant, output: Output) {
+    if output.json || output.quiet || !output::on_terminal() {
+        return std::future::pending().await;
+    }
+    let mut shown = Shown { any: false };
+    let label = printable(name);
+    loop {
+        tokio::time::sleep(TICK).await;
+        shown.set(&format!(
+            "waiting for {label}: our turn is in {}",
+            spoken(turn.saturating_duration_since(Instant::now()))
+        ));
     }
 }
 

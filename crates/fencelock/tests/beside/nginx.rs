@@ -4,6 +4,7 @@
 //! The log tells the time of day and the limit counts a clock of its own, so that an arrival on the edge of a millisecond may be one
 //! off: that is the one.
 
+use crate::server::GUARD;
 use crate::{clock, random, rounds};
 use fencelock::limit::{Decision, Limit, Limiter, Rate};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +26,7 @@ fn limit(zone: usize) -> Limit {
     }
 }
 
-/// A server in a folder of its own; killed in the end, also if this process is: it is its own group's only one, with one worker.
+/// A server in a folder of its own, with one worker; it dies with its standard input.
 struct Nginx {
     child: Child,
     folder: tempfile::TempDir,
@@ -62,15 +63,18 @@ impl Nginx {
             );
             let file = folder.path().join("nginx.conf");
             std::fs::write(&file, config).unwrap();
-            let mut child = Command::new(program())
+            let mut child = Command::new("sh")
+                .args(["-c", GUARD, "sh"])
+                .arg(program())
                 .arg("-c")
                 .arg(&file)
                 .arg("-p")
                 .arg(folder.path())
-                .stdin(Stdio::null())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
-                .expect("nginx is there (nginx-light)");
+                .expect("a shell can be run");
             let limit = Instant::now() + Duration::from_secs(10);
             while child.try_wait().unwrap().is_none() && Instant::now() < limit {
                 if TcpStream::connect(("127.0.0.1", port)).is_ok() {
@@ -78,10 +82,10 @@ impl Nginx {
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
-            let _ = child.kill();
+            drop(child.stdin.take());
             let _ = child.wait();
         }
-        panic!("nginx does not come up");
+        panic!("nginx (of the package nginx-light) does not come up");
     }
 
     /// The log's lines of all traces, once there are so many.
@@ -100,7 +104,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
