@@ -141,7 +141,8 @@ impl Shared {
 
     /// What to say when too few nodes have answered.
     fn too_few(&self, answered: usize, errors: &[(usize, Error)]) -> Error {
-        let mut message = format!("{answered} of {} nodes answered, {} are needed", self.nodes.len(), self.majority());
+        let mut message =
+            format!("{} of {} nodes have no vote, {} may miss", errors.len(), self.nodes.len(), self.spare());
         for (node, error) in errors {
             message.push_str(&format!("; {}: {error}", self.nodes[*node].info().address));
         }

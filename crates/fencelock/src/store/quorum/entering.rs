@@ -95,8 +95,8 @@ impl Shared {
             // Who is met on one node only may be on the way in or out, as we were.
             let (first, shared) = (holders.first(), holders.iter().any(|holder| holder.mode == Mode::Shared));
             let one = holders.iter().all(|holder| first.is_some_and(|first| first.owner == holder.owner));
-            let split = !shared && !(one && refusals > self.spare());
-            return Ok(Round::Refused { holder: holders.into_iter().next().map(without_number), split });
+            let held = shared || (one && refusals > self.spare());
+            return Ok(Round::Refused { holder: holders.into_iter().next().map(without_number), split: !held });
         }
         // A ticket that a majority has had all the time keeps its token.
         let token = match self.wanted.token(place) {
