@@ -8,6 +8,7 @@ pub mod beside;
 pub mod blocking;
 pub mod clock;
 pub mod connect;
+pub mod duration;
 pub mod error;
 pub mod fence;
 pub mod limit;
