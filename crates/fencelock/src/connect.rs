@@ -140,16 +140,17 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
 }
 
 impl Target {
-    /// Opens the store, and says what it keeps beside locks.
-    pub(crate) async fn open(&self, label: Option<&str>) -> Result<(Arc<dyn Store>, Beside)> {
+    /// Opens the store. What it keeps beside locks, if anything, is put into `beside`.
+    pub(crate) async fn open(&self, label: Option<&str>, beside: &mut Beside) -> Result<Arc<dyn Store>> {
         match self.scheme.scheme {
             #[cfg(feature = "memory")]
             "memory" => {
                 let store = crate::store::memory::MemoryStore::shared(&self.rest);
-                Ok(with_all(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "sqlite")]
             "sqlite" => {
@@ -158,19 +159,21 @@ impl Target {
                 }
                 // As it stands: a path is no URL, and `%` is a letter in it.
                 let store = crate::store::sqlite::SqliteStore::open(&self.rest)?;
-                Ok(with_all(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "redis")]
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
-                Ok(with_all(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "redis")]
             "quorum" => {
@@ -181,7 +184,7 @@ impl Target {
                 }))
             }
             other => {
-                let _ = (label, &self.rest, &self.options);
+                let _ = (label, &self.rest, &self.options, beside);
                 Err(Error::new(ErrorKind::Unsupported, format!("this build has no {other} store")))
             }
         }
@@ -190,10 +193,13 @@ impl Target {
 
 /// A store that keeps limiters and registers as well.
 #[cfg(any(feature = "memory", feature = "sqlite", feature = "redis"))]
-fn with_all<S: Store + crate::beside::Limiters + crate::beside::Registers>(store: S) -> (Arc<dyn Store>, Beside) {
+fn with_all<S: Store + crate::beside::Limiters + crate::beside::Registers>(
+    store: S,
+    beside: &mut Beside,
+) -> Arc<dyn Store> {
     let store = Arc::new(store);
-    let beside = Beside::all(&store);
-    (store, beside)
+    *beside = Beside::all(&store);
+    store
 }
 
 #[cfg(test)]

@@ -116,23 +116,13 @@ impl Rate {
 impl std::str::FromStr for Rate {
     type Err = Error;
 
-    /// `10/s`, `600/m`, `5/h`, `100/d`, or with a number before the unit: `3/250ms`, `1/30s`.
+    /// `10/s`, `600/m`, `5/h`, or with a number before the unit: `3/250ms`, `1/30s`.
     fn from_str(text: &str) -> Result<Rate> {
         let wrong = || invalid(format!("{:?} is no rate: say 10/s, 600/m or 1/30s", printable(text)));
         let (count, per) = text.split_once('/').ok_or_else(wrong)?;
         let count: u32 = count.parse().map_err(|_| wrong())?;
-        let digits = per.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = per.split_at(digits);
-        let number: u64 = if number.is_empty() { 1 } else { number.parse().map_err(|_| wrong())? };
-        let unit = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" | "min" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(wrong()),
-        };
-        let rate = Rate::new(count, Duration::from_millis(number.checked_mul(unit).ok_or_else(wrong)?));
+        let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_string() } else { format!("1{per}") };
+        let rate = Rate::new(count, crate::duration::parse(&per).map_err(|_| wrong())?);
         rate.micros().map_err(|_| wrong())?;
         Ok(rate)
     }

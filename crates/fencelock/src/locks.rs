@@ -477,7 +477,8 @@ impl Builder {
                 "a label is made of printable ASCII characters other than '\"'",
             ));
         }
-        let (store, beside) = target.open(label.as_deref()).await?;
+        let mut beside = Beside::nothing();
+        let store = target.open(label.as_deref(), &mut beside).await?;
         if let Some(lease) = self.lease {
             check_lease(lease, &store.capability())?;
         }
