@@ -22,6 +22,7 @@
 //! - `FENCELOCK_SEED` repeats the random choices of a failed run; `FENCELOCK_SOAK=1` runs ten times as many rounds.
 //! - [`Faulty`] and [`Lying`] are stores around a store, for tests of one's own.
 
+mod beside;
 pub mod ctx;
 mod histories;
 mod locks;

@@ -29,21 +29,33 @@ impl Beside {
     /// Both limiters and registers.
     #[must_use]
     pub fn all<S: Limiters + Registers>(store: &Arc<S>) -> Beside {
-        Beside::nothing().limiters(store.clone()).registers(store.clone())
+        Beside::nothing().with_limiters(store.clone()).with_registers(store.clone())
     }
 
     /// The same, with limiters.
     #[must_use]
-    pub fn limiters(mut self, limiters: Arc<dyn Limiters>) -> Beside {
+    pub fn with_limiters(mut self, limiters: Arc<dyn Limiters>) -> Beside {
         self.limiters = Some(limiters);
         self
     }
 
     /// The same, with registers.
     #[must_use]
-    pub fn registers(mut self, registers: Arc<dyn Registers>) -> Beside {
+    pub fn with_registers(mut self, registers: Arc<dyn Registers>) -> Beside {
         self.registers = Some(registers);
         self
+    }
+
+    /// The limiters, if there are any.
+    #[must_use]
+    pub fn limiters(&self) -> Option<Arc<dyn Limiters>> {
+        self.limiters.clone()
+    }
+
+    /// The registers, if there are any.
+    #[must_use]
+    pub fn registers(&self) -> Option<Arc<dyn Registers>> {
+        self.registers.clone()
     }
 
     pub(crate) fn need_limiters(&self) -> Result<&Arc<dyn Limiters>> {

@@ -150,21 +150,6 @@ async fn one_request_for_each_decision_on_redis() {
 }
 
 #[tokio::test]
-async fn a_new_rule_takes_over_what_the_old_one_has_counted() {
-    let stores = Stores::open().await;
-    for (what, locks) in stores.each() {
-        locks.limiter("r", Limit::token_bucket(Rate::per_hour(7)).burst(10)).try_acquire_many(10).await.unwrap();
-        // Ten are counted: eleven fit, twelve do not.
-        let wider = locks.limiter("r", Limit::token_bucket(Rate::per_hour(60)).burst(11));
-        assert!(wider.try_acquire_many(2).await.is_err(), "{what}");
-        wider.try_acquire().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let leaky = locks.limiter("r", Limit::leaky_bucket(Rate::per_minute(1)).burst(12).nodelay());
-        assert!(leaky.try_acquire_many(2).await.is_err(), "{what}");
-        leaky.try_acquire().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    }
-}
-
-#[tokio::test]
 async fn a_concurrency_limit_is_kept_in_order() {
     let stores = Stores::open().await;
     let mut limits = vec![("local", Concurrency::local(2))];

@@ -167,7 +167,7 @@ async fn the_script_of_redis_decides_as_the_simulation_does() {
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     let scripted = Scripted { connection, script: redis::Script::new(&script), clock: virtual_clock.clone() };
-    let beside = Beside::nothing().limiters(Arc::new(scripted));
+    let beside = Beside::nothing().with_limiters(Arc::new(scripted));
     let locks = Locks::with_store_and(Arc::new(MemoryStore::new()), beside);
     let limiter = |trace: usize, limit| locks.limiter("trace", limit).key(&trace.to_string());
     compare("redis", rounds(200, 1_000), &virtual_clock, limiter).await;
