@@ -1,7 +1,7 @@
 //! What a store may keep beside its lines: the buckets of limiters and the values of registers. Two small contracts, each of which a store fills
 //! or does not; neither is part of the lock's contract.
 //!
-//! [`Store`] says nothing of them. Whoever opens a store hands out a [`Beside`] with it, which names what there is:
+//! [`Store`](crate::store::Store) says nothing of them. Whoever opens a store hands out a [`Beside`] with it, which names what there is:
 //! `connect.rs` does so for every URL, and [`Locks::with_store_and`](crate::Locks::with_store_and) takes one for a store that was opened by hand.
 //! A store that keeps neither changes nothing and is never asked.
 
