@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::printable;
 use crate::store::Store;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One kind of store: how its URL begins, what it is, and the feature that brings it.
@@ -43,6 +44,14 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "sqlite"),
         options: &[],
     },
+    Scheme {
+        scheme: "postgres",
+        form: "postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
+        about: "everybody who reaches a PostgreSQL database",
+        feature: "postgres",
+        built_in: cfg!(feature = "postgres"),
+        options: &["mode", "migrate", "listen", "schema", "sslmode", "sslrootcert"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -52,6 +61,8 @@ pub(crate) struct Target {
     rest: String,
     pub(crate) namespace: Option<String>,
     pub(crate) label: Option<String>,
+    /// The scheme's own options.
+    options: BTreeMap<String, String>,
 }
 
 pub(crate) fn parse(url: &str) -> Result<Target> {
@@ -69,7 +80,7 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let mut target = Target { scheme, rest: rest.to_string(), namespace: None, label: None };
+    let mut target = Target { scheme, rest: rest.to_string(), namespace: None, label: None, options: BTreeMap::new() };
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         let value = percent_encoding::percent_decode_str(value)
@@ -78,6 +89,7 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
         match key {
             "namespace" => target.namespace = Some(value.into_owned()),
             "label" => target.label = Some(value.into_owned()),
+            _ if scheme.options.contains(&key) => drop(target.options.insert(key.to_string(), value.into_owned())),
             _ => {
                 let all: Vec<&str> = COMMON_OPTIONS.iter().chain(scheme.options).copied().collect();
                 let message = format!("{name} knows no option {:?}; known are {}", printable(key), all.join(", "));
@@ -100,8 +112,17 @@ impl Target {
                     None => store,
                 }))
             }
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let url = format!("postgres:{}", self.rest);
+                let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
             other => {
-                let _ = (label, &self.rest);
+                let _ = (label, &self.rest, &self.options);
                 Err(Error::new(ErrorKind::Unsupported, format!("this build has no {other} store")))
             }
         }

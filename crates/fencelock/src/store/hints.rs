@@ -48,6 +48,14 @@ impl Hints {
         });
     }
 
+    /// Tells everybody to look everywhere: something may have been missed.
+    pub fn somewhere(&self) {
+        self.each(|_, pending| {
+            pending.names.clear();
+            pending.somewhere = true;
+        });
+    }
+
     fn each(&self, act: impl Fn(&Watcher, &mut Pending)) {
         let mut wakers = Vec::new();
         {
