@@ -70,11 +70,13 @@ async fn changes_are_told_to_those_who_watch() {
         let entered = ticket("watched/x", WHOLE, WHOLE, true);
         other.enter(std::slice::from_ref(&ticket("elsewhere", WHOLE, WHOLE, true))).await.unwrap();
         other.enter(std::slice::from_ref(&entered)).await.unwrap();
-        assert_eq!(soon("a hint", one.next()).await, Some(Hint::Changed(name.clone())), "{listen}");
-        let hint = soon("a hint", all.next()).await;
-        assert!(matches!(&hint, Some(Hint::Changed(n)) if *n == name) || hint == Some(Hint::Somewhere), "{listen}");
+        // Who has to look by itself may be told to look everywhere.
+        let concerns =
+            |hint| hint == Some(Hint::Changed(name.clone())) || (listen == "off" && hint == Some(Hint::Somewhere));
+        assert!(concerns(soon("a hint", one.next()).await), "{listen}");
+        assert!(concerns(soon("a hint", all.next()).await), "{listen}");
         other.leave(&[entered.place]).await.unwrap();
-        assert_eq!(soon("a hint", one.next()).await, Some(Hint::Changed(name)), "{listen}");
+        assert!(concerns(soon("a hint", one.next()).await), "{listen}");
     }
 }
 
@@ -99,7 +101,7 @@ async fn where_nothing_can_be_told_waiters_look() {
 
 #[tokio::test]
 async fn a_crowd_that_waits_costs_next_to_nothing() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["-c", "shared_preload_libraries=pg_stat_statements"]);
     let locks = Locks::connect(&server.url("crowd")).await.unwrap();
     let other = Locks::connect(&server.url("crowd")).await.unwrap();
     let guard = other.mutex("crowd").lock().await.unwrap();
@@ -110,9 +112,9 @@ async fn a_crowd_that_waits_costs_next_to_nothing() {
         })
         .collect();
     let sql = server.sql().await;
+    sql.batch_execute("CREATE EXTENSION pg_stat_statements").await.unwrap();
     let statements = async || {
-        // Commits of everything, this look included.
-        let count = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
+        let count = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE '%fencelock%' OR query LIKE '%crowd.%'";
         sql.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
     };
     soon("all in line", async {
@@ -121,12 +123,13 @@ async fn a_crowd_that_waits_costs_next_to_nothing() {
         }
     })
     .await;
-    // Statistics are written once in a while: what comes within the next seconds is the idle crowd's.
+    // The last ones in line are still having their first look.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let before = statements().await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
     let cost = statements().await - before;
-    assert!(cost <= 6, "{cost} statements in four seconds");
+    // One a second for each of the two clients at most.
+    assert!(cost <= 2 * 8, "{cost} statements in eight seconds");
     guard.release().await.unwrap();
     for one in crowd {
         soon("its turn", one).await.unwrap().unwrap();
