@@ -52,6 +52,14 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "postgres"),
         options: &["mode", "migrate", "listen", "schema", "sslmode", "sslrootcert"],
     },
+    Scheme {
+        scheme: "mysql",
+        form: "mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE",
+        about: "everybody who reaches a MySQL or MariaDB database",
+        feature: "mysql",
+        built_in: cfg!(feature = "mysql"),
+        options: &["mode", "migrate", "tls", "ca"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -116,6 +124,15 @@ impl Target {
             "postgres" => {
                 let url = format!("postgres:{}", self.rest);
                 let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let url = format!("mysql:{}", self.rest);
+                let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

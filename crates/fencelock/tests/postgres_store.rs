@@ -3,9 +3,9 @@
 
 #[path = "postgres_store/faults.rs"]
 mod faults;
-#[path = "postgres_store/histories.rs"]
+#[path = "sql_store/histories.rs"]
 mod histories;
-#[path = "postgres_store/processes.rs"]
+#[path = "sql_store/processes.rs"]
 mod processes;
 #[path = "postgres_store/server.rs"]
 mod server;
@@ -21,6 +21,19 @@ use fencelock::store::{Enter, Kind, Note, OwnerId, Place, TicketId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A server, and the URL of a store in it that no other test uses.
+async fn fresh() -> (Arc<server::Server>, String) {
+    let server = server::Server::shared();
+    let url = server.url(&server::Server::schema());
+    (server, url)
+}
+
+/// How many deadlocks there have been.
+async fn deadlocks(server: &server::Server) -> i64 {
+    let count = "SELECT sum(deadlocks)::bigint FROM pg_stat_database";
+    server.sql().await.query_one(count, &[]).await.expect("a count").get(0)
+}
 
 /// A store in this schema.
 async fn open(server: &server::Server, schema: &str, options: &[(&str, &str)]) -> Arc<PostgresStore> {

@@ -40,7 +40,7 @@ impl News {
 }
 
 /// An id from its 32 hex digits.
-fn ticket_id(hex: &str) -> Option<TicketId> {
+pub(crate) fn ticket_id(hex: &str) -> Option<TicketId> {
     if hex.len() != 32 || !hex.is_ascii() {
         return None;
     }

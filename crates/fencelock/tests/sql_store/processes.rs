@@ -1,18 +1,19 @@
 //! Several processes: this test program, started again as a worker.
 
-use crate::server::Server;
-use crate::soon;
+use crate::{deadlocks, fresh, soon};
 use fencelock::{Locks, Options};
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Starts a worker that does `what`.
-fn worker(what: &str, server: &Server, schema: &str, says: Stdio) -> Child {
+fn worker(what: &str, url: &str, counters: &Path, says: Stdio) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args(["processes::work", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env("FENCELOCK_WORK", what)
-        .env("FENCELOCK_WORK_URL", server.url(schema))
+        .env("FENCELOCK_WORK_URL", url)
+        .env("FENCELOCK_WORK_COUNTERS", counters)
         .stdout(says)
         .stderr(Stdio::inherit())
         .spawn()
@@ -35,16 +36,15 @@ async fn work() {
             std::future::pending::<()>().await;
         }
         "count" => {
-            let port: u16 = url.split([':', '/']).filter_map(|part| part.parse().ok()).next().expect("a port");
-            let config = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
-            let (sql, connection) = tokio_postgres::connect(&config, tokio_postgres::NoTls).await.unwrap();
-            tokio::spawn(connection);
+            let counters = std::path::PathBuf::from(std::env::var_os("FENCELOCK_WORK_COUNTERS").expect("a folder"));
             for i in 0..60_u32 {
                 let name = format!("count/{}", i % 3);
                 let guard = locks.mutex(&name).lock().await.unwrap();
                 // Read, then write: two of us at once would lose one.
-                let count: i64 = sql.query_one("SELECT n FROM counter WHERE name = $1", &[&name]).await.unwrap().get(0);
-                sql.execute("UPDATE counter SET n = $2 WHERE name = $1", &[&name, &(count + 1)]).await.unwrap();
+                let file = counters.join((i % 3).to_string());
+                let count: u32 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+                tokio::task::yield_now().await;
+                std::fs::write(&file, (count + 1).to_string()).unwrap();
                 guard.release().await.unwrap();
             }
         }
@@ -54,10 +54,9 @@ async fn work() {
 
 #[tokio::test]
 async fn a_killed_holder_blocks_for_its_lease_and_no_longer() {
-    let server = Server::shared();
-    let schema = Server::schema();
-    let locks = Locks::connect(&server.url(&schema)).await.unwrap();
-    let mut holder = worker("hold", &server, &schema, Stdio::piped());
+    let (_server, url) = fresh().await;
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut holder = worker("hold", &url, Path::new(""), Stdio::piped());
     let mut lines = BufReader::new(holder.stdout.take().expect("piped")).lines();
     let token: u64 = loop {
         let line = lines.next().expect("the worker says that it holds").unwrap();
@@ -86,22 +85,17 @@ async fn a_killed_holder_blocks_for_its_lease_and_no_longer() {
 
 #[tokio::test]
 async fn processes_exclude_each_other_and_never_deadlock() {
-    let server = Server::start(&[]);
-    let sql = server.sql().await;
-    sql.batch_execute(
-        "CREATE TABLE counter (name text PRIMARY KEY, n bigint NOT NULL);
-         INSERT INTO counter VALUES ('count/0', 0), ('count/1', 0), ('count/2', 0)",
-    )
-    .await
-    .unwrap();
-    let workers: Vec<Child> = (0..4).map(|_| worker("count", &server, "count", Stdio::null())).collect();
+    let (server, url) = fresh().await;
+    let before = deadlocks(&server).await;
+    let counters = tempfile::tempdir().unwrap();
+    (0..3).for_each(|i| std::fs::write(counters.path().join(i.to_string()), "0").unwrap());
+    let workers: Vec<Child> = (0..4).map(|_| worker("count", &url, counters.path(), Stdio::null())).collect();
     for mut one in workers {
         let ended = tokio::task::spawn_blocking(move || one.wait()).await.unwrap().unwrap();
         assert!(ended.success());
     }
-    let sum: i64 = sql.query_one("SELECT sum(n)::bigint FROM counter", &[]).await.unwrap().get(0);
-    assert_eq!(sum, 4 * 60);
-    let deadlocks: i64 =
-        sql.query_one("SELECT sum(deadlocks)::bigint FROM pg_stat_database", &[]).await.unwrap().get(0);
-    assert_eq!(deadlocks, 0);
+    let count =
+        |i: u32| -> u32 { std::fs::read_to_string(counters.path().join(i.to_string())).unwrap().parse().unwrap() };
+    assert_eq!((0..3).map(count).sum::<u32>(), 4 * 60);
+    assert_eq!(deadlocks(&server).await, before);
 }

@@ -1,10 +1,9 @@
 //! The database against the rule: random histories, every answer and the whole line compared after each step.
 
-use crate::server::Server;
-use crate::{open, ticket};
-use fencelock::ErrorKind;
+use crate::{fresh, ticket};
 use fencelock::line::{Entry, Line, Raise, WHOLE};
 use fencelock::store::{Entered, Place, Presence, Renew, Renewed, Store, TicketId, Upgraded};
+use fencelock::{ErrorKind, Locks};
 use std::time::Duration;
 
 /// A small generator of random numbers: histories can be told by their seed.
@@ -26,10 +25,10 @@ impl Dice {
 
 #[tokio::test]
 async fn answers_are_those_of_the_rule() {
-    let server = Server::shared();
-    let store = open(&server, &Server::schema(), &[]).await;
+    let (_server, url) = fresh().await;
+    let locks = Locks::connect(&url).await.unwrap();
     for seed in 1..=30 {
-        history(&*store, seed).await;
+        history(&**locks.store(), seed).await;
     }
 }
 
