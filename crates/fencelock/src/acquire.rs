@@ -4,7 +4,7 @@
 use crate::clock::Moment;
 use crate::error::{Effect, Error, ErrorKind, Result, spoken};
 use crate::hold::{Hold, Terms};
-use crate::keeper::{OwnLeave, backoff};
+use crate::keeper::{all_of, backoff};
 use crate::locks::Core;
 use crate::name::Name;
 use crate::observe;
@@ -106,9 +106,9 @@ async fn get_in(core: &Arc<Core>, request: Request, started: Moment, token: &Ato
 /// Our own releases and changes of this name come first: a lock that was dropped a moment ago is not in its owner's way.
 pub(crate) async fn flush(core: &Arc<Core>, name: &Name) {
     let keeper = &core.keeper;
-    for leave in keeper.take_pending(name.key()) {
+    if let Some(mut pending) = keeper.take_pending(name) {
         // If it fails, the keeper tries again; the enter that follows will tell what is wrong.
-        let _ = OwnLeave::new(keeper, leave).send().await;
+        let _ = pending.send_once().await;
     }
     let limit = pin!(keeper.clock.sleep_until(keeper.clock.now().after(Duration::from_secs(1))));
     select(pin!(keeper.landed(name.key())), limit).await;
@@ -187,7 +187,8 @@ impl<'a> Attempt<'a> {
             let sent = keeper.clock.now();
             self.open = true;
             self.under_way = Some(sent);
-            let answer = keeper.store.enter(&ticket).await;
+            let answer = keeper.ask("an enter", self.request.patience(), || keeper.store.enter(&ticket)).await;
+            let answer = answer.and_then(|answers| all_of(&answers, 1).map(|()| answers));
             self.under_way = None;
             match answer {
                 Ok(answers) => break (sent, answers.into_iter().next()),
@@ -275,7 +276,11 @@ impl<'a> Attempt<'a> {
             let Some(mut renewal) = self.hold.renewal(keeper.clock.now(), true) else { return Ok(None) };
             renewal.lease = terms.lease;
             let sent = keeper.clock.now();
-            match keeper.store.renew(&[renewal]).await {
+            let (batch, patience) = ([renewal], (terms.lease / 3).max(Duration::from_millis(20)));
+            match keeper.ask("a renewal", patience, || keeper.store.renew(&batch)).await {
+                Ok(answers) if answers.is_empty() => {
+                    return Err(all_of(&answers, 1).unwrap_err().named(self.request.name.shown()));
+                }
                 Ok(answers) => match answers.first() {
                     Some(Renewed::There { lease }) => {
                         if !self.hold.confirm(sent, *lease) {

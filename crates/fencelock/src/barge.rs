@@ -4,11 +4,13 @@
 //! release will be told again. A slow tick covers what is never told, such as a holder that died.
 
 use crate::acquire::{Attempt, Found, Request};
+use crate::clock::Moment;
 use crate::error::Result;
 use crate::hold::Hold;
+use crate::keeper::backoff;
 use crate::locks::Core;
 use crate::name::Name;
-use crate::store::{Hint, Scope, Seen};
+use crate::store::{BoxStream, Hint, Scope, Seen};
 use crate::sync::{Mutex, lock};
 use futures_util::future::{Either, select};
 use futures_util::stream::StreamExt;
@@ -190,13 +192,10 @@ impl GateState {
 
 /// Passes on what the store tells of one name, for as long as somebody waits beside it. Runs on the library thread.
 async fn watch(keeper: Arc<crate::keeper::Keeper>, name: Name, gate: Weak<Gate>) {
-    let mut hints = None;
-    let mut tell = true;
+    let mut hints: Option<BoxStream<'static, Hint>> = None;
+    let mut tell = false;
+    let (mut ended, mut not_before) = (0, Moment::default());
     loop {
-        if hints.is_none() {
-            // A store that cannot tell is asked by the tick; it will be told of again when it can.
-            hints = keeper.store.watch(Scope::Name(name.clone())).await.ok();
-        }
         let pause = {
             let Some(gate) = gate.upgrade() else { return };
             let mut state = lock(&gate.0);
@@ -206,7 +205,7 @@ async fn watch(keeper: Arc<crate::keeper::Keeper>, name: Name, gate: Weak<Gate>)
             let woken = if tell { state.told() } else { None };
             state.news = false;
             // Not before the holder's lease ends: until then only a hint is worth a try.
-            let pause = state.look_again.map_or(TICK, |lease| (lease + Duration::from_millis(5)).min(TICK));
+            let pause = state.look_again.map_or(TICK, |lease| lease.saturating_add(Duration::from_millis(5)).min(TICK));
             drop(state);
             woken.into_iter().for_each(Waker::wake);
             pause
@@ -222,15 +221,23 @@ async fn watch(keeper: Arc<crate::keeper::Keeper>, name: Name, gate: Weak<Gate>)
             Poll::Pending
         }));
         let told = pin!(async {
-            match &mut hints {
-                Some(stream) => stream.next().await,
-                None => std::future::pending::<Option<Hint>>().await,
+            if let Some(stream) = &mut hints {
+                if stream.next().await.is_some() {
+                    ended = 0;
+                    return;
+                }
+                // What was told between two watches nobody has heard.
+                hints = None;
+                ended += 1;
+                not_before = keeper.clock.now().after(backoff(ended));
+            }
+            keeper.clock.sleep_until(not_before).await;
+            match keeper.store.watch(Scope::Name(name.clone())).await {
+                Ok(stream) => hints = Some(stream),
+                // A store that cannot tell is asked by the tick, and then asked to tell again.
+                Err(_) => std::future::pending().await,
             }
         });
-        match select(select(told, tick), spoken_to).await {
-            Either::Left((Either::Left((None, _)), _)) => hints = None,
-            Either::Left(_) => tell = true,
-            Either::Right(_) => tell = false,
-        }
+        tell = matches!(select(select(told, tick), spoken_to).await, Either::Left(_));
     }
 }

@@ -69,10 +69,7 @@ impl Inner {
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
-        if tokio::runtime::Handle::try_current().is_ok() {
-            let message = "a blocking call inside an async runtime: use fencelock::Locks there, or a thread of its own";
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        refuse_inside_a_runtime()?;
         Ok(self.runtime().block_on(future))
     }
 }
@@ -110,6 +107,7 @@ impl Locks {
     /// # Errors
     /// As [`crate::Builder::connect`].
     pub fn build(builder: crate::Builder) -> Result<Locks> {
+        refuse_inside_a_runtime()?;
         let runtime = runtime()?;
         let locks = runtime.block_on(builder.connect())?;
         Ok(Locks(Arc::new(Inner { locks, runtime: Some(runtime) })))
@@ -172,6 +170,14 @@ impl Locks {
     pub fn close(&self) -> Result<()> {
         self.0.block_on(self.0.locks.close())
     }
+}
+
+fn refuse_inside_a_runtime() -> Result<()> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        let message = "a blocking call inside an async runtime: use fencelock::Locks there, or a thread of its own";
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
 }
 
 fn runtime() -> Result<Runtime> {
@@ -346,6 +352,9 @@ macro_rules! guard_type {
         impl Drop for $name {
             fn drop(&mut self) {
                 let Some(inner) = self.inner.take() else { return };
+                if inner.0.is_held_back() {
+                    return; // `min_hold`: the library thread sees to it
+                }
                 let clock = &self.locks.locks.core.keeper.clock;
                 let limit = clock.sleep_until(clock.now().after(DROP_LIMIT));
                 // Cut off by the limit, by an error or by a runtime around us, the release goes on in the background.
@@ -413,13 +422,8 @@ impl ReadGuard {
     pub fn try_upgrade(mut self) -> std::result::Result<WriteGuard, (ReadGuard, Error)> {
         let inner = self.inner.take().expect("only given away by value");
         // Asked first, so that the guard is not lost to the refusal.
-        if tokio::runtime::Handle::try_current().is_ok() {
+        if let Err(error) = refuse_inside_a_runtime() {
             self.inner = Some(inner);
-            let error = self
-                .locks
-                .block_on(async {})
-                .err()
-                .unwrap_or_else(|| Error::new(ErrorKind::InvalidInput, "inside a runtime"));
             return Err((self, error));
         }
         match self.locks.runtime().block_on(inner.try_upgrade()) {

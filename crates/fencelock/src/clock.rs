@@ -218,10 +218,12 @@ struct SystemTimers {
 }
 
 impl SystemTimers {
-    /// Makes the thread wake up in time for the first timer.
+    /// Makes the thread wake up in time for the first timer. Under the timers' lock from the look to the setting: of two at
+    /// once, the one that looked first could otherwise set the alarm back to a later moment.
     fn arm(&self) {
-        if let Some(moment) = self.timers.first() {
-            self.alarm.set(moment);
+        let state = self.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(((moment, _), _)) = state.due.first_key_value() {
+            self.alarm.set(*moment);
         }
     }
 }

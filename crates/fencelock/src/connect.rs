@@ -76,7 +76,10 @@ pub(crate) struct Target {
 pub(crate) fn parse(url: &str) -> Result<Target> {
     let invalid = |message: String| Error::new(ErrorKind::InvalidInput, message);
     let known = || SCHEMES.iter().map(|scheme| scheme.form).collect::<Vec<_>>().join(", ");
-    let Some((name, rest)) = url.split_once(':') else {
+    // Whatever is not shaped like a scheme may be a secret in the wrong place: it is not shown.
+    let like_a_scheme =
+        |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-".contains(&b));
+    let Some((name, rest)) = url.split_once(':').filter(|(name, _)| like_a_scheme(name)) else {
         return Err(invalid(format!("a store is named by a URL ({})", known())));
     };
     let Some(scheme) = SCHEMES.iter().find(|scheme| scheme.scheme == name) else {
@@ -94,6 +97,9 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
         let value = percent_encoding::percent_decode_str(value)
             .decode_utf8()
             .map_err(|_| invalid(format!("the value of the option {:?} is not UTF-8", printable(key))))?;
+        if query.split('&').filter(|other| other.split('=').next() == Some(key)).count() > 1 {
+            return Err(invalid(format!("the option {:?} is given twice", printable(key))));
+        }
         match key {
             "namespace" => target.namespace = Some(value.into_owned()),
             "label" => target.label = Some(value.into_owned()),
@@ -115,6 +121,18 @@ impl Target {
             #[cfg(feature = "memory")]
             "memory" => {
                 let store = crate::store::memory::MemoryStore::shared(&self.rest);
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "sqlite")]
+            "sqlite" => {
+                if self.rest.is_empty() {
+                    return Err(Error::new(ErrorKind::InvalidInput, "a SQLite store needs a path: sqlite:PATH"));
+                }
+                // As it stands: a path is no URL, and `%` is a letter in it.
+                let store = crate::store::sqlite::SqliteStore::open(&self.rest)?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,
@@ -158,6 +176,7 @@ mod tests {
             ("mongodb://x", ErrorKind::InvalidInput, "no store is called \"mongodb\""),
             ("memory:?colour=red", ErrorKind::InvalidInput, "known are namespace, label"),
             ("memory:?namespace=%ff", ErrorKind::InvalidInput, "not UTF-8"),
+            ("memory:?label=a&label=b", ErrorKind::InvalidInput, "given twice"),
         ] {
             let error = parse(url).unwrap_err();
             assert_eq!(error.kind(), kind, "{url}");
@@ -167,7 +186,9 @@ mod tests {
 
     #[test]
     fn a_password_never_shows() {
-        let error = parse("mongodb://user:hunter2@host").unwrap_err();
-        assert!(!format!("{error} {error:?}").contains("hunter2"));
+        for url in ["mongodb://user:hunter2@host", "hunter2@host:6379", "user%hunter2:x"] {
+            let error = parse(url).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
     }
 }

@@ -3,11 +3,13 @@
 use crate::acquire::flush;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Ending, Hold, State};
-use crate::keeper::{OwnLeave, backoff};
+use crate::keeper::{PATIENCE, backoff};
 use crate::locks::Core;
 use crate::observe;
 use crate::store::{Mode, Presence, Seen, TicketId, Upgraded};
+use crate::sync::atomic::Ordering;
 use crate::token::Token;
+use futures_util::future::select;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -36,6 +38,11 @@ impl Grip {
     /// Takes over a guard that the hold has counted already.
     pub(crate) fn new(core: Arc<Core>, hold: Arc<Hold>, exclusive: bool) -> Grip {
         Grip { core, hold, exclusive, armed: true }
+    }
+
+    /// Whether a release now would be held back by `min_hold`.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.hold.is_held_back()
     }
 
     fn token(&self) -> Token {
@@ -76,9 +83,7 @@ impl Grip {
                 }
             },
             Ending::Leave => {
-                keeper.strike(self.hold.id());
-                let leave = OwnLeave::new(keeper, keeper.leave_of(&self.hold));
-                leave.send().await.map_err(|error| error.named(self.hold.name.shown()))?
+                keeper.own_leave(&self.hold).send().await.map_err(|error| error.named(self.hold.name.shown()))?
             }
         };
         observe::released(&self.hold);
@@ -118,7 +123,7 @@ fn tell_downgrade(core: &Arc<Core>, hold: &Arc<Hold>) -> oneshot::Receiver<()> {
     let (keeper, hold, place) = (core.keeper.clone(), hold.clone(), hold.place());
     core.keeper.run(Some(place.name.shared_key()), async move {
         let mut tries = 0;
-        while let Err(error) = keeper.store.change(&place, Some(1), None).await {
+        while let Err(error) = keeper.ask("a downgrade", PATIENCE, || keeper.store.change(&place, Some(1), None)).await {
             tries += 1;
             if error.kind() != ErrorKind::Unavailable || !hold.is_held() {
                 tracing::warn!(target: "fencelock", name = %hold.name, %error, "a downgrade could not be told to the store");
@@ -131,18 +136,32 @@ fn tell_downgrade(core: &Arc<Core>, hold: &Arc<Hold>) -> oneshot::Receiver<()> {
     receiver
 }
 
-/// Asks the store for an upgrade: retried under the same new id until it answers or the deadline comes. Runs on the library
+/// Asks the store for an upgrade: retried under the same new id until it answers or its patience ends. Runs on the library
 /// thread with the guard in its hands, so that whoever stops waiting for it leaves nothing undecided.
 async fn upgrade(mut grip: Grip, answer: oneshot::Sender<std::result::Result<Grip, UpgradeError>>) {
     let (hold, keeper) = (grip.hold.clone(), grip.core.keeper.clone());
     let (old, new) = (hold.place(), TicketId::new());
     let mut tries = 0;
     let mut unanswered = false;
+    let give_up = hold.deadline().min(keeper.clock.now().after(PATIENCE));
+    // What a renewal says of the old ticket proves nothing from now on: it may have been replaced.
+    hold.upgrading.fetch_add(1, Ordering::AcqRel);
     let outcome = loop {
-        match keeper.store.upgrade(&old, new).await {
+        let patience = give_up.since(keeper.clock.now());
+        match keeper.ask("an upgrade", patience, || keeper.store.upgrade(&old, new)).await {
             Ok(Upgraded::Admitted { token }) => {
-                hold.upgraded(new, token);
+                let orphan = Some(keeper.leave_of(&hold)).filter(|_| hold.unanswered() > keeper.clock.now());
+                if !hold.upgraded(new, token) {
+                    unanswered = true; // lost meanwhile: the new ticket is nobody's
+                    break Err(hold.lost_error());
+                }
                 keeper.rename(old.id, &hold);
+                orphan.into_iter().for_each(|leave| keeper.leave(leave));
+                grip.exclusive = true;
+                break Ok(());
+            }
+            // Another guard of the same owner was faster.
+            Ok(Upgraded::Gone) if hold.id() != old.id && hold.harden() => {
                 grip.exclusive = true;
                 break Ok(());
             }
@@ -151,7 +170,6 @@ async fn upgrade(mut grip: Grip, answer: oneshot::Sender<std::result::Result<Gri
                 break Err(Error::new(ErrorKind::Held, message).named(hold.name.shown()).held_by(by));
             }
             Ok(Upgraded::Gone) => {
-                keeper.doubt(Some(old.id));
                 hold.gone();
                 keeper.strike(old.id);
                 break Err(hold.lost_error());
@@ -160,14 +178,16 @@ async fn upgrade(mut grip: Grip, answer: oneshot::Sender<std::result::Result<Gri
                 unanswered |= error.effect() == crate::Effect::Unknown;
                 tries += 1;
                 let again = keeper.clock.now().after(backoff(tries));
-                if error.kind() != ErrorKind::Unavailable || again >= hold.deadline() {
+                if error.kind() != ErrorKind::Unavailable || again >= give_up {
                     break Err(error.named(hold.name.shown()));
                 }
                 keeper.clock.sleep_until(again).await;
             }
         }
     };
+    hold.upgrading.fetch_sub(1, Ordering::AcqRel);
     if unanswered && outcome.is_err() {
+        keeper.doubt(Some(old.id)); // is it still there?
         // One of the unanswered ones may yet be carried out: the new ticket would be nobody's.
         let ghost = Hold::new(
             keeper.clock.clone(),
@@ -235,7 +255,7 @@ macro_rules! guard_type {
                 self.0.run(work).await
             }
 
-            /// Releases, and says whether it was still held until then. One round trip.
+            /// Releases, and says whether it was still held until then. One round trip; where a reply is lost, it asks again.
             ///
             /// With `min_hold` it resolves when that time is over. Where several guards of one owner share the hold, only
             /// the last one's release is told to the store.
@@ -325,8 +345,9 @@ impl WriteGuard {
         grip.exclusive = false;
         if tell {
             let told = tell_downgrade(&grip.core, &grip.hold);
-            let limit = pin!(grip.hold.lost());
-            futures_util::future::select(told, limit).await;
+            let clock = &grip.core.keeper.clock;
+            let limit = select(grip.hold.lost(), clock.sleep_until(clock.now().after(PATIENCE)));
+            select(told, limit).await;
         }
         if grip.hold.state() == State::Lost {
             return Err(grip.hold.lost_error());

@@ -82,6 +82,8 @@ pub(crate) struct Hold {
     /// When a renewal that has not come is overdue.
     due: AtomicU64,
     failed: AtomicBool,
+    /// How many upgrades of it are under way. Only the library thread reads and writes it.
+    pub(crate) upgrading: AtomicU64,
     /// 0, or a [`Loss`].
     lost: AtomicU8,
     inner: Mutex<Inner>,
@@ -119,6 +121,7 @@ impl Hold {
             deadline: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             failed: AtomicBool::new(false),
+            upgrading: AtomicU64::new(0),
             lost: AtomicU8::new(0),
             inner: Mutex::new(Inner {
                 id: place.id,
@@ -202,11 +205,13 @@ impl Hold {
 
     /// The moment at which it ends whatever the renewals say.
     fn end(&self, inner: &Inner) -> Moment {
-        match (self.terms.fixed, self.terms.max_hold) {
-            (true, _) => self.deadline(),
-            (false, Some(max)) => inner.granted.after(max),
-            (false, None) => Moment::FAR,
-        }
+        let most = self.most(inner);
+        if self.terms.fixed { most.min(self.deadline()) } else { most }
+    }
+
+    /// The moment at which `max_hold` is over.
+    fn most(&self, inner: &Inner) -> Moment {
+        self.terms.max_hold.map_or(Moment::FAR, |max| inner.granted.after(max))
     }
 
     fn set_lost(&self, mut inner: crate::sync::MutexGuard<'_, Inner>, loss: Loss) -> Vec<Waker> {
@@ -238,7 +243,7 @@ impl Hold {
         let message = match self.loss() {
             Some(Loss::Gone) => "lost: the store says that it is gone (broken by somebody, or lapsed)".to_string(),
             Some(Loss::Ended) => match self.terms.max_hold {
-                Some(max) if !self.terms.fixed => {
+                Some(max) if !self.terms.fixed || max < self.terms.lease => {
                     format!("lost: held for {}, the longest that was allowed", spoken(max))
                 }
                 _ => format!("lost: its fixed lease of {} has ended", spoken(self.terms.lease)),
@@ -262,8 +267,8 @@ impl Hold {
         }
         let mut deadline = sent.after(lease).before(margin(lease));
         let waits = inner.phase == Phase::Waiting;
-        if !waits && !self.terms.fixed {
-            deadline = deadline.min(self.end(&inner));
+        if !waits {
+            deadline = deadline.min(self.most(&inner));
         }
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         if sent >= inner.sent {
@@ -276,9 +281,12 @@ impl Hold {
         true
     }
 
-    /// A renewal failed, with what became of it unknown.
-    pub(crate) fn renewal_failed(&self) {
-        self.failed.store(true, Ordering::Release);
+    /// A renewal that was sent at `sent` failed, with what became of it unknown. Old news if a later one was confirmed.
+    pub(crate) fn renewal_failed(&self, sent: Moment) {
+        let inner = lock(&self.inner);
+        if sent >= inner.sent {
+            self.failed.store(true, Ordering::Release);
+        }
     }
 
     fn renew_lease(&self, waits: bool) -> Duration {
@@ -292,6 +300,13 @@ impl Hold {
         (waits || !self.terms.fixed).then(|| self.renew_lease(waits))
     }
 
+    /// When it wants to be renewed at the latest: after a third of the lease that was granted, which may be less than what
+    /// was asked for.
+    pub(crate) fn renew_by(&self) -> Moment {
+        let (due, sent) = (Moment::from_nanos(self.due.load(Ordering::Acquire)), lock(&self.inner).sent);
+        if due == Moment::FAR { due } else { sent.after(due.since(sent) / 3 * 2) }
+    }
+
     /// What to send to renew it now; `None` if it is not to be renewed, or was so just now.
     pub(crate) fn renewal(&self, now: Moment, even_if_fresh: bool) -> Option<Renew> {
         let inner = lock(&self.inner);
@@ -301,7 +316,9 @@ impl Hold {
         }
         let mut lease = self.renew_lease(waits);
         let last = !waits && self.end(&inner) <= self.deadline();
-        if !even_if_fresh && (last || now.since(inner.sent) < lease / 10) {
+        // A tenth of the lease that it really has: the renewal is overdue after half of it.
+        let fresh = now.since(inner.sent) < Moment::from_nanos(self.due.load(Ordering::Acquire)).since(inner.sent) / 5;
+        if !even_if_fresh && (last || fresh) {
             return None;
         }
         if !waits {
@@ -340,6 +357,11 @@ impl Hold {
         Attach::Done
     }
 
+    /// Whether `min_hold` is not over yet.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.clock.now() < lock(&self.inner).granted.after(self.terms.min_hold)
+    }
+
     /// Whether somebody has a guard on it and it is not lost.
     pub(crate) fn is_held(&self) -> bool {
         let inner = lock(&self.inner);
@@ -369,6 +391,10 @@ impl Hold {
             }
             _ => Ending::Nothing,
         }
+    }
+
+    pub(crate) fn is_lingering(&self) -> bool {
+        lock(&self.inner).phase == Phase::Lingering
     }
 
     /// From now on it is being left; says whether it was still ours to leave.
@@ -412,14 +438,19 @@ impl Hold {
     }
 
     /// The ticket was replaced by one with a new id and number and all of the capacity; one shared guard becomes exclusive.
-    pub(crate) fn upgraded(&self, id: TicketId, number: u64) {
+    /// `false` if it was lost before.
+    pub(crate) fn upgraded(&self, id: TicketId, number: u64) -> bool {
         let mut inner = lock(&self.inner);
+        if self.lost.load(Ordering::Acquire) != 0 {
+            return false;
+        }
         inner.id = id;
         inner.weight = self.capacity;
         inner.shared -= 1;
         inner.exclusive += 1;
         inner.unanswered = Moment::default();
         self.number.store(number, Ordering::Release);
+        true
     }
 
     /// Ready when it is lost. `key` belongs to the caller's future, which must hand it to [`forget`](Hold::forget) at its end.

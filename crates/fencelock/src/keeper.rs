@@ -12,12 +12,15 @@
 //!   enter can have no effect any more.
 
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::hold::{Hold, State};
+use crate::name::Name;
 use crate::observe;
 use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
+use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock};
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -29,6 +32,9 @@ use tokio::sync::oneshot;
 
 /// The most tickets that one call to the store is asked to renew or leave.
 const BATCH: usize = 500;
+
+/// How long a store has to answer what a lease does not hang on.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Keeper {
     pub(crate) store: Arc<dyn Store>,
@@ -120,7 +126,7 @@ impl Keeper {
     /// overtakes the enter would be told that there is no such ticket.
     pub(crate) fn keep(&self, hold: &Arc<Hold>) {
         let now = self.clock.now();
-        let (id, class, deadline) = (hold.id(), hold.class(), hold.deadline());
+        let (id, class, deadline, renew_by) = (hold.id(), hold.class(), hold.deadline(), hold.renew_by());
         let mut book = lock(&self.book);
         book.strike(id);
         book.entries.insert(id, Entry { hold: hold.clone(), looked_at: deadline, class });
@@ -132,6 +138,7 @@ impl Keeper {
                 .entry(lease)
                 .or_insert_with(|| Round { next: now.after(period(lease)), ids: HashSet::new() });
             round.ids.insert(id);
+            round.next = round.next.min(renew_by);
             first = first.min(round.next);
         }
         self.due_at(book, first);
@@ -150,7 +157,9 @@ impl Keeper {
             lease: hold.terms.lease,
             unanswered,
             give_up: match self.lifetime {
-                Lifetime::Ticket => hold.deadline().after(crate::hold::margin(hold.terms.lease)).max(unanswered),
+                // One lease from now: the deadline says less, since max_hold cuts it short and a renewal without an answer
+                // may have been carried out.
+                Lifetime::Ticket => self.clock.now().after(hold.terms.lease).max(unanswered),
                 Lifetime::Session | Lifetime::Connection => Moment::FAR,
             },
             tries: 0,
@@ -206,16 +215,33 @@ impl Keeper {
         self.due_at(book, at);
     }
 
-    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself.
-    pub(crate) fn take_pending(&self, key: &str) -> Vec<Leave> {
+    /// Takes the releases of this name that nobody has sent yet, so that the caller can send them itself. They count as
+    /// under way until then.
+    pub(crate) fn take_pending(self: &Arc<Self>, name: &Name) -> Option<OwnLeaves> {
         let mut book = lock(&self.book);
-        if !book.leaves.iter().any(|leave| leave.place.name.key() == key) {
-            return Vec::new();
+        // What failed and waits to be tried again is pending too; what waits for `min_hold`, or is only watched, is not.
+        let of_it =
+            |leave: &Leave| leave.place.name.key() == name.key() && !leave.confirmed && leave.lingering.is_none();
+        let failed: Vec<_> = book.later.iter().filter(|(_, leave)| of_it(leave)).map(|(at, _)| *at).collect();
+        for at in failed {
+            if let Some(leave) = book.later.remove(&at) {
+                book.leaves.push_back(leave);
+            }
         }
-        let (mine, others): (VecDeque<_>, VecDeque<_>) =
-            book.leaves.drain(..).partition(|leave| leave.place.name.key() == key);
+        if !book.leaves.iter().any(|leave| leave.place.name.key() == name.key()) {
+            return None;
+        }
+        let (mine, others): (VecDeque<_>, _) =
+            book.leaves.drain(..).partition(|leave| leave.place.name.key() == name.key());
         book.leaves = others;
-        mine.into()
+        let flight = book.take_off(self, vec![name.shared_key()]);
+        Some(OwnLeaves { keeper: self.clone(), leaves: mine.into(), _flight: Some(flight) })
+    }
+
+    /// The release of a guard, to be sent by the caller.
+    pub(crate) fn own_leave(self: &Arc<Self>, hold: &Hold) -> OwnLeaves {
+        self.strike(hold.id());
+        OwnLeaves { keeper: self.clone(), leaves: vec![self.leave_of(hold)], _flight: None }
     }
 
     /// Ready when no release or change of this name is under way.
@@ -247,11 +273,7 @@ impl Keeper {
     /// Runs something on the library thread. With a name, an enter of that name waits for it.
     pub(crate) fn run(self: &Arc<Self>, name: Option<Arc<str>>, task: impl Future<Output = ()> + Send + 'static) {
         let mut book = lock(&self.book);
-        if let Some(name) = &name {
-            *book.flying.entry(name.clone()).or_default() += 1;
-        }
-        let flight = Flight { keeper: self.clone(), names: name.into_iter().collect() };
-        book.running += 1;
+        let flight = book.take_off(self, name.into_iter().collect());
         book.tasks.push(Box::pin(async move {
             let flight = flight;
             task.await;
@@ -326,7 +348,9 @@ impl Keeper {
             })
             .await;
         }
-        self.store.close().await;
+        let closing = self.ask("the end", Duration::from_secs(1), || self.store.close().map(Ok).boxed());
+        // Whether it came to a good end or not, nobody is left to be told.
+        drop(closing.await);
         let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
         signals.ended = true;
         signals.settled = u64::MAX;
@@ -350,17 +374,11 @@ impl Keeper {
         let mut book = lock(&self.book);
         work.append(&mut book.tasks);
         for batch in chunks(book.take_renewals(now)) {
-            book.running += 1;
-            let flight = Flight { keeper: self.clone(), names: Vec::new() };
+            let flight = book.take_off(self, Vec::new());
             work.push(Box::pin(self.clone().renew(batch, flight)) as BoxFuture<'static, ()>);
         }
         for batch in chunks(book.take_leaves(now)) {
-            let names: Vec<_> = batch.iter().map(|leave| leave.place.name.shared_key()).collect();
-            for name in &names {
-                *book.flying.entry(name.clone()).or_default() += 1;
-            }
-            book.running += 1;
-            let flight = Flight { keeper: self.clone(), names };
+            let flight = book.take_off(self, batch.iter().map(|leave| leave.place.name.shared_key()).collect());
             work.push(Box::pin(self.clone().send_leaves(batch, flight)));
         }
         book.wake_at = book.next_due();
@@ -376,7 +394,11 @@ impl Keeper {
     /// A ticket's deadline is past: it is lost.
     fn expire(&self, hold: &Arc<Hold>) {
         if hold.lose_if_late() {
-            self.bury(hold);
+            if hold.is_lingering() {
+                self.strike(hold.id()); // nobody's loss, and its leave has its time
+            } else {
+                self.bury(hold);
+            }
         } else {
             self.keep(hold);
         }
@@ -395,12 +417,7 @@ impl Keeper {
         let (holds, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let sent = self.clock.now();
         let patience = holds.iter().map(|hold| hold.terms.lease / 3).min().unwrap_or(Duration::ZERO);
-        let limit = self.clock.sleep_until(sent.after(patience.max(Duration::from_millis(20))));
-        let answer = match futures_util::future::select(self.store.renew(&batch), std::pin::pin!(limit)).await {
-            futures_util::future::Either::Left((answer, _)) => answer,
-            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a renewal in time")),
-        };
-        match answer {
+        match self.ask("a renewal", patience.max(Duration::from_millis(20)), || self.store.renew(&batch)).await {
             Ok(answers) => {
                 observe::renewed(answers.len());
                 for ((hold, asked), answer) in holds.iter().zip(&batch).zip(answers) {
@@ -413,46 +430,70 @@ impl Keeper {
                             }
                         }
                         Renewed::Gone => {
-                            if hold.gone() {
+                            // While an upgrade is under way it may have been replaced: the upgrade's answer tells.
+                            if hold.upgrading.load(Ordering::Acquire) == 0 && hold.gone() {
                                 observe::lost(hold);
+                                self.strike(asked.place.id);
                             }
-                            self.strike(asked.place.id);
                         }
                     }
                 }
+                // Not at once, whatever the answers were.
+                let now = self.clock.now();
+                self.hurry(&holds, |hold| hold.renew_by().max(now.after(retry_after(hold.terms.lease))));
             }
             Err(error) => {
                 observe::renewal_failed(&error, holds.len());
+                holds.iter().for_each(|hold| hold.renewal_failed(sent));
                 let now = self.clock.now();
-                let mut soonest = Moment::FAR;
-                let mut book = lock(&self.book);
-                for hold in &holds {
-                    hold.renewal_failed();
-                    if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
-                        round.next = round.next.min(now.after(retry_after(hold.terms.lease)));
-                        soonest = soonest.min(round.next);
-                    }
-                }
-                self.due_at(book, soonest);
+                self.hurry(&holds, |hold| now.after(retry_after(hold.terms.lease)));
             }
         }
+    }
+
+    /// The next rounds of these tickets come at the latest when they want it.
+    fn hurry(&self, holds: &[Arc<Hold>], by: impl Fn(&Hold) -> Moment) {
+        let mut soonest = Moment::FAR;
+        let mut book = lock(&self.book);
+        for hold in holds {
+            if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
+                round.next = round.next.min(by(hold));
+                soonest = soonest.min(round.next);
+            }
+        }
+        self.due_at(book, soonest);
     }
 
     /// One round trip for up to [`BATCH`] tickets.
     async fn send_leaves(self: Arc<Self>, mut batch: Vec<Leave>, _flight: Flight) {
         for leave in &mut batch {
             if let Some(hold) = leave.lingering.take() {
+                // It was renewed until now.
+                leave.give_up = leave.give_up.max(self.clock.now().after(leave.lease));
                 hold.start_leaving();
                 self.strike(leave.place.id);
             }
         }
         let places: Vec<Place> = batch.iter().map(|leave| leave.place.clone()).collect();
-        let limit = self.clock.sleep_until(self.clock.now().after(Duration::from_secs(5)));
-        let answer = match futures_util::future::select(self.store.leave(&places), std::pin::pin!(limit)).await {
-            futures_util::future::Either::Left((answer, _)) => answer,
-            futures_util::future::Either::Right(_) => Err(Error::unknown("the store did not answer a release in time")),
-        };
+        let answer = self.ask("a release", PATIENCE, || self.store.leave(&places)).await;
+        let answer = answer.and_then(|answers| all_of(&answers, places.len()).map(|()| answers));
         self.leaves_answered(batch, answer);
+    }
+
+    /// Asks the store something, at most for so long. No answer, or a panic, is an error with unknown effect.
+    pub(crate) async fn ask<'a, T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        question: impl FnOnce() -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
+        let limit = std::pin::pin!(self.clock.sleep_until(self.clock.now().after(patience)));
+        let answer = std::pin::pin!(AssertUnwindSafe(async { question().await }).catch_unwind());
+        match futures_util::future::select(answer, limit).await {
+            Either::Left((Ok(answer), _)) => answer,
+            Either::Left((Err(_), _)) => Err(Error::unknown(format!("the store panicked during {what}"))),
+            Either::Right(_) => Err(Error::unknown(format!("the store did not answer {what} in time"))),
+        }
     }
 
     fn leaves_answered(&self, batch: Vec<Leave>, answer: Result<Vec<Presence>>) {
@@ -516,6 +557,15 @@ impl crate::clock::Worker for Keeper {
 }
 
 impl Book {
+    /// Counts something in that is under way; an enter of these names waits for it.
+    fn take_off(&mut self, keeper: &Arc<Keeper>, names: Vec<Arc<str>>) -> Flight {
+        self.running += 1;
+        for name in &names {
+            *self.flying.entry(name.clone()).or_default() += 1;
+        }
+        Flight { keeper: keeper.clone(), names }
+    }
+
     fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
@@ -558,7 +608,7 @@ impl Book {
         }
         let entries = &self.entries;
         self.rounds.retain(|lease, round| {
-            if round.next > now.after(*lease / 20) {
+            if round.next > now {
                 return true;
             }
             round.next = now.after(period(*lease));
@@ -593,8 +643,9 @@ impl Book {
             && self.later.values().all(|leave| leave.confirmed)
     }
 
+    /// What is left in the book when nobody has a guard any more was lost and is still to be taken out of the store.
     fn is_over(&self) -> bool {
-        self.closing && self.is_quiet() && self.running == 0
+        self.closing && self.is_quiet() && self.running == 0 && self.entries.is_empty()
     }
 }
 
@@ -610,33 +661,50 @@ impl Drop for Flight {
     }
 }
 
-/// A leave that a caller sends itself. If that is given up half-way, or fails, the keeper takes it over.
-pub(crate) struct OwnLeave {
+/// Leaves of one name that a caller sends itself. If that is given up half-way, or fails, the keeper takes them over.
+pub(crate) struct OwnLeaves {
     keeper: Arc<Keeper>,
-    leave: Option<Leave>,
+    leaves: Vec<Leave>,
+    _flight: Option<Flight>,
 }
 
-impl OwnLeave {
-    pub(crate) fn new(keeper: &Arc<Keeper>, leave: Leave) -> OwnLeave {
-        OwnLeave { keeper: keeper.clone(), leave: Some(leave) }
-    }
-
-    /// One round trip.
-    pub(crate) async fn send(mut self) -> Result<Presence> {
-        let Some(leave) = &self.leave else { return Ok(Presence::Gone) };
-        let answers = self.keeper.store.leave(std::slice::from_ref(&leave.place)).await?;
-        if let Some(leave) = self.leave.take() {
-            self.keeper.left(leave);
-        }
+impl OwnLeaves {
+    /// One round trip, and no more.
+    pub(crate) async fn send_once(&mut self) -> Result<Presence> {
+        let places: Vec<Place> = self.leaves.iter().map(|leave| leave.place.clone()).collect();
+        let answers = self.keeper.ask("a release", PATIENCE, || self.keeper.store.leave(&places)).await?;
+        all_of(&answers, places.len())?;
+        self.leaves.drain(..).for_each(|leave| self.keeper.left(leave));
         Ok(answers.first().copied().unwrap_or(Presence::Gone))
     }
+
+    /// One round trip; more only if a reply is lost: whoever finds it gone then has most likely left it himself.
+    pub(crate) async fn send(mut self) -> Result<Presence> {
+        let clock = self.keeper.clock.clone();
+        let lease = self.leaves.first().map_or(Duration::ZERO, |leave| leave.lease);
+        let give_up = clock.now().after((lease / 2).min(Duration::from_secs(2)));
+        let mut lost_reply = false;
+        for tries in 1.. {
+            match self.send_once().await {
+                Ok(Presence::Gone) if lost_reply => return Ok(Presence::There),
+                Ok(presence) => return Ok(presence),
+                Err(error) => {
+                    lost_reply |= error.effect() == Effect::Unknown;
+                    let again = clock.now().after(backoff(tries));
+                    if error.kind() != ErrorKind::Unavailable || again >= give_up {
+                        return Err(error);
+                    }
+                    clock.sleep_until(again).await;
+                }
+            }
+        }
+        unreachable!("the loop above ends by itself")
+    }
 }
 
-impl Drop for OwnLeave {
+impl Drop for OwnLeaves {
     fn drop(&mut self) {
-        if let Some(leave) = self.leave.take() {
-            self.keeper.leave(leave);
-        }
+        self.leaves.drain(..).for_each(|leave| self.keeper.leave(leave));
     }
 }
 
@@ -672,6 +740,15 @@ fn period(lease: Duration) -> Duration {
 /// After a failed renewal: soon, but not in a hot loop.
 fn retry_after(lease: Duration) -> Duration {
     (lease / 15).clamp(Duration::from_millis(10), Duration::from_secs(1)).mul_f64(0.75 + fastrand::f64() / 2.0)
+}
+
+/// A store that answers for fewer tickets than it was asked about is broken, and nothing can be told from its answer.
+pub(crate) fn all_of<T>(answers: &[T], asked: usize) -> Result<()> {
+    if answers.len() == asked {
+        return Ok(());
+    }
+    let message = format!("the store gave {} answers for {asked} tickets", answers.len());
+    Err(Error::new(ErrorKind::Broken, message).effect_unknown())
 }
 
 /// 20 ms, doubling up to 2 s, with jitter.

@@ -51,7 +51,8 @@ pub(crate) struct Core {
     namespace: String,
     lease: Duration,
     note: Note,
-    owner: OwnerId,
+    /// Whose tickets are those that are taken as nobody in particular; it also tells one `Locks` from another.
+    pub(crate) owner: OwnerId,
     thread: Option<std::thread::ThreadId>,
 }
 
@@ -107,13 +108,16 @@ impl Locks {
             reason: None,
             value: None,
         };
+        let capability = store.capability();
+        // A store that cannot keep the usual lease gets the nearest one that it can.
+        let usual = DEFAULT_LEASE.max(capability.shortest_lease).min(capability.longest_lease);
         let core = Core {
             keeper,
             info: store.info(),
-            capability: store.capability(),
+            capability,
             gates: Gates::default(),
             namespace,
-            lease: lease.unwrap_or(DEFAULT_LEASE),
+            lease: lease.unwrap_or(usual),
             note,
             owner: OwnerId::new(),
             thread,
@@ -260,6 +264,12 @@ impl Locks {
         &self.core.info
     }
 
+    /// What every name is put under; empty if nothing.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.core.namespace
+    }
+
     /// The store itself, for what is not said here.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -296,7 +306,7 @@ impl Core {
             wait: options.wait,
             unfair: options.unfair,
             owner: owner.map_or(self.owner, Owner::id),
-            held: owner.map(Owner::held).unwrap_or_default(),
+            held: owner.map(|owner| owner.held(self.owner)).unwrap_or_default(),
             note: Note { reason: options.reason.clone(), ..self.note.clone() },
             name,
         };

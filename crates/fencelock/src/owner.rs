@@ -43,14 +43,15 @@ struct Inner {
 
 #[derive(Default)]
 struct Lines {
-    slots: HashMap<Arc<str>, Slot>,
+    /// By the `Locks` and the name: the same name in another store is another lock.
+    slots: HashMap<(OwnerId, Arc<str>), Slot>,
     /// Beyond this many, what is over is swept out first.
     sweep_at: usize,
 }
 
 impl Lines {
-    fn hold(&mut self, name: &Name, hold: &Arc<Hold>) {
-        self.slots.insert(name.shared_key(), Slot::Held(hold.clone()));
+    fn insert(&mut self, key: (OwnerId, Arc<str>), slot: Slot) {
+        self.slots.insert(key, slot);
         if self.slots.len() > self.sweep_at {
             self.slots.retain(|_, slot| match slot {
                 Slot::Pending { way_in, .. } => way_in.upgrade().is_some(),
@@ -96,11 +97,11 @@ impl Owner {
         self.0.id
     }
 
-    /// The names that it holds now.
-    pub(crate) fn held(&self) -> Vec<Name> {
+    /// The names that it holds now in this `Locks`.
+    pub(crate) fn held(&self, locks: OwnerId) -> Vec<Name> {
         let lines = lock(&self.0.lines);
-        let held = lines.slots.values().filter_map(|slot| match slot {
-            Slot::Held(hold) if hold.is_held() => Some(hold.name.clone()),
+        let held = lines.slots.iter().filter_map(|((of, _), slot)| match slot {
+            Slot::Held(hold) if *of == locks && hold.is_held() => Some(hold.name.clone()),
             _ => None,
         });
         held.collect()
@@ -109,6 +110,7 @@ impl Owner {
     pub(crate) async fn acquire(&self, core: &Arc<Core>, mut request: Request) -> Result<Arc<Hold>> {
         let exclusive = request.kind.mode() == Mode::Exclusive;
         let name = request.name.clone();
+        let key = (core.owner, name.shared_key());
         let wait = request.wait;
         let started = core.keeper.clock.now();
         // The shared way in has no time limit but "not at all": every caller has its own.
@@ -119,7 +121,7 @@ impl Owner {
         loop {
             let (way_in, mine) = {
                 let mut lines = lock(&self.0.lines);
-                let pending = match lines.slots.get(name.key()).cloned() {
+                let pending = match lines.slots.get(&key).cloned() {
                     Some(Slot::Held(hold)) => match hold.attach(exclusive) {
                         Attach::Done => return Ok(hold),
                         Attach::Deadlock => return Err(read_then_write(&name)),
@@ -136,7 +138,7 @@ impl Owner {
                     None => {
                         let way_in = self.way_in(core, request.clone(), exclusive);
                         if let Some(weak) = way_in.downgrade() {
-                            lines.slots.insert(name.shared_key(), Slot::Pending { way_in: weak, exclusive });
+                            lines.insert(key.clone(), Slot::Pending { way_in: weak, exclusive });
                         }
                         (way_in, true)
                     }
@@ -158,10 +160,7 @@ impl Owner {
             };
             match answer {
                 Ok(grant) => {
-                    let mut lines = lock(&self.0.lines);
                     if grant.hold.attach(exclusive) == Attach::Done {
-                        lines.hold(&name, &grant.hold);
-                        drop(lines);
                         return Ok(grant.hold.clone());
                     }
                 }
@@ -173,12 +172,14 @@ impl Owner {
     }
 
     fn way_in(&self, core: &Arc<Core>, request: Request, exclusive: bool) -> Shared<BoxFuture<'static, Shareable>> {
-        let core = core.clone();
+        let (core, owner) = (core.clone(), self.0.clone());
+        let key = (core.owner, request.name.shared_key());
         let way_in = async move {
-            match acquire::acquire(&core, request).await {
-                Ok(hold) => Ok(Arc::new(Grant { core, hold, exclusive })),
-                Err(error) => Err(Arc::new(error)),
-            }
+            let hold = acquire::acquire(&core, request).await.map_err(Arc::new)?;
+            // Before anybody hears of it: whoever comes from now on finds it held, never a way in that is over.
+            let grant = Arc::new(Grant { core, hold: hold.clone(), exclusive });
+            lock(&owner.lines).insert(key, Slot::Held(hold));
+            Ok(grant)
         };
         (Box::pin(way_in) as BoxFuture<'static, Shareable>).shared()
     }

@@ -35,6 +35,8 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 /// A waiting ticket's lease is at most this, so that a killed waiter with a lease of an hour does not block for an hour.
 pub const LONGEST_WAITING_LEASE: Duration = Duration::from_secs(30);

@@ -49,7 +49,8 @@ impl Hints {
     }
 
     /// Tells everybody to look everywhere: something may have been missed.
-    pub fn somewhere(&self) {
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+    pub(crate) fn somewhere(&self) {
         self.each(|_, pending| {
             pending.names.clear();
             pending.somewhere = true;

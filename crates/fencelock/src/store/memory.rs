@@ -482,6 +482,11 @@ impl Store for MemoryStore {
                     listed.push(Listed { name: kept.name.clone(), inside, waiting: kept.line.len() - inside, held });
                 }
             }
+            for (name, _) in &news {
+                if state.lines.get(name.key()).is_some_and(|kept| kept.line.is_empty()) {
+                    state.lines.remove(name.key());
+                }
+            }
             drop(state);
             news.into_iter().for_each(|(name, told)| told.tell(&self.shared.hints, &name));
             Ok(listed)

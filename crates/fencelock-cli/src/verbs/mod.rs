@@ -1,0 +1,10 @@
+//! One verb per file.
+
+pub(crate) mod break_ticket;
+pub(crate) mod completions;
+pub(crate) mod hold;
+pub(crate) mod ls;
+pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod stores;
+pub(crate) mod watch;

@@ -1,0 +1,18 @@
+//! The conformance suite on the SQLite store: a file in a temporary folder, other processes included.
+
+use fencelock::store::Store;
+use fencelock::store::sqlite::SqliteStore;
+use fencelock_testkit::Provider;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn main() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("locks.db");
+    let url = format!("sqlite:{}", path.display());
+    let open = move || {
+        let path = path.clone();
+        async move { Arc::new(SqliteStore::open(path).expect("the store opens")) as Arc<dyn Store> }
+    };
+    fencelock_testkit::main(Provider::new("sqlite", open).lease(Duration::from_millis(600)).url(&url));
+}
