@@ -168,7 +168,6 @@ async fn compare(client: &Client, scopes: &[Scope], marks: &mut HashMap<Scope, S
 /// The life of the listener: one connection for all who wait in this process.
 async fn listen(running: Running) {
     let mut failures = 0_u32;
-    let mut first = true;
     while let Some(client) = running.client() {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let settings = client.settings.listener();
@@ -188,14 +187,12 @@ async fn listen(running: Running) {
         };
         if let Some((_connection, mut notes)) = opened {
             failures = 0;
-            // What was told before is lost: look, and ask whether what we hold is still there.
+            // What was told before is lost, also before the first time: look, and ask whether what we hold is still there.
             *lock(&client.lapse) = Moment::default();
             client.bell.ring();
-            if !std::mem::replace(&mut first, false) {
-                client.hints.somewhere();
-                if let Some(host) = client.host.get() {
-                    host.doubt(None);
-                }
+            client.hints.somewhere();
+            if let Some(host) = client.host.get() {
+                host.doubt(None);
             }
             loop {
                 match select(pin!(notes.recv()), pin!(client.end.rung())).await {

@@ -6,10 +6,10 @@
 use super::fault;
 use super::settings::{self, Listen, Settings};
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::store::hints::Hints;
 use crate::store::sql::{Bell, Ears, News, client_name, lock};
-use crate::store::{Host, Scope, Waited};
+use crate::store::{Host, Scope, TicketId, Waited};
 use futures_util::future::{Either, select};
 use std::collections::HashMap;
 use std::pin::pin;
@@ -49,6 +49,8 @@ pub(super) struct Client {
     pub(super) closed: AtomicBool,
     pub(super) end: Bell,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
+    /// Enters that were sent and not answered yet, or given up, and the connection that they are on.
+    unanswered: Mutex<HashMap<TicketId, Arc<Connection>>>,
     itself: Weak<Client>,
 }
 
@@ -76,6 +78,7 @@ impl Client {
             closed: AtomicBool::new(false),
             end: Bell::default(),
             slots: Mutex::default(),
+            unanswered: Mutex::default(),
             settings,
             clock,
         })
@@ -109,6 +112,7 @@ impl Client {
             .await?
             .map_err(|error| fault::of_connecting(error, &self.settings.address))?;
         let open = Arc::new(open);
+        lock(&self.unanswered).retain(|_, on| !on.is_closed());
         *connection = Some(open.clone());
         drop(connection);
         // Runtimes come and go; their connections end with them.
@@ -140,10 +144,46 @@ impl Client {
 
     /// Calls a function of ours: one round trip, one transaction.
     pub(super) async fn call(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
+        self.call_on(None, &[], sql, params).await
+    }
+
+    /// The same for an enter of these tickets. Should the caller give it up, it may still be carried out: so it is known which
+    /// connection it is on until a leave has come behind it.
+    pub(super) async fn call_entering(&self, ids: &[TicketId], sql: &str, params: Params<'_>) -> Result<Vec<Row>> {
+        let answer = self.call_on(None, ids, sql, params).await;
+        if answer.as_ref().err().is_none_or(|error| error.effect() == Effect::None) {
+            self.answered(ids);
+        }
+        answer
+    }
+
+    /// On which connection an unanswered enter of this ticket is, while that is open: a leave there comes after it.
+    pub(super) fn entering(&self, id: TicketId) -> Option<Arc<Connection>> {
+        lock(&self.unanswered).get(&id).filter(|connection| !connection.is_closed()).cloned()
+    }
+
+    /// No enter of these tickets is under way any more.
+    pub(super) fn answered(&self, ids: &[TicketId]) {
+        let mut unanswered = lock(&self.unanswered);
+        ids.iter().for_each(|id| drop(unanswered.remove(id)));
+    }
+
+    /// Calls on this connection, or on the runtime's own.
+    pub(super) async fn call_on(
+        &self,
+        on: Option<&Arc<Connection>>,
+        entering: &[TicketId],
+        sql: &str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>> {
         let sql = self.spelled(sql);
         let mut tries = 0;
         loop {
-            let connection = self.connection().await?;
+            let connection = match on {
+                Some(connection) => connection.clone(),
+                None => self.connection().await?,
+            };
+            lock(&self.unanswered).extend(entering.iter().map(|id| (*id, connection.clone())));
             let answer = match self.within("call", connection.query_typed(&sql, params)).await {
                 Ok(answer) => answer,
                 Err(late) => {
@@ -170,6 +210,7 @@ impl Client {
     }
 
     async fn discard(&self, connection: &Arc<Connection>) {
+        lock(&self.unanswered).retain(|_, on| !Arc::ptr_eq(on, connection));
         let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
         for slot in slots {
             let mut open = slot.connection.lock().await;
@@ -241,6 +282,7 @@ impl Client {
         self.end.ring();
         self.bell.ring();
         lock(&self.slots).clear();
+        lock(&self.unanswered).clear();
     }
 }
 

@@ -7,6 +7,7 @@ use crate::store::sql::{duration, micros, text};
 use crate::store::{
     Enter, Entered, Line, Listed, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, TicketId, Upgraded, Waited,
 };
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -110,8 +111,10 @@ pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entere
     let identities: Vec<String> = each().map(|t| text(&t.note.identity)).collect();
     let reasons: Vec<Option<String>> = each().map(|t| t.note.reason.as_deref().map(text)).collect();
     let values: Vec<Option<String>> = each().map(|t| t.note.value.as_deref().map(text)).collect();
+    let tickets: Vec<TicketId> = each().map(|t| t.place.id).collect();
     let rows = client
-        .call(
+        .call_entering(
+            &tickets,
             "SELECT * FROM fencelock.enter($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)",
             &[
                 (&client.me, Type::TEXT),
@@ -221,15 +224,28 @@ fn presence(there: bool) -> Presence {
     if there { Presence::There } else { Presence::Gone }
 }
 
-/// One round trip for the batch.
+/// One round trip for the batch; one more for each ticket whose enter is unanswered: its leave must not overtake that.
 pub(super) async fn leave(client: &Client, batch: &[Place]) -> Result<Vec<Presence>> {
+    for place in batch {
+        if let Some(connection) = client.entering(place.id) {
+            let found = leave_on(client, Some(&connection), std::slice::from_ref(place)).await?;
+            client.answered(&[place.id]);
+            if batch.len() == 1 {
+                return Ok(found);
+            }
+        }
+    }
+    leave_on(client, None, batch).await
+}
+
+async fn leave_on(client: &Client, on: Option<&Arc<tokio_postgres::Client>>, batch: &[Place]) -> Result<Vec<Presence>> {
     let order = sorted(batch, |place| &place.name);
     let names: Vec<&str> = order.iter().map(|at| batch[*at].name.key()).collect();
     let ids: Vec<&[u8]> = order.iter().map(|at| &batch[*at].id.as_bytes()[..]).collect();
     let sql = "SELECT * FROM fencelock.leave($1, $2, $3)";
     let params: super::client::Params<'_> =
         &[(&client.me, Type::TEXT), (&names, Type::TEXT_ARRAY), (&ids, Type::BYTEA_ARRAY)];
-    let rows = client.call(sql, params).await?;
+    let rows = client.call_on(on, &[], sql, params).await?;
     let answers = rows.iter().zip(&order).map(|(row, at)| {
         hear(client, row)?;
         let there = get::<bool>(row, "there")?;
