@@ -364,11 +364,14 @@ pub(super) async fn list(client: &Client, prefix: &str, after: Option<&str>, lim
 }
 
 fn spelled_scopes(scopes: &[Scope]) -> (Vec<&str>, Vec<bool>) {
-    let spell = |scope| match scope {
-        &Scope::Name(ref name) => (name.key(), false),
-        Scope::Prefix(prefix) => (prefix.as_str(), true),
-    };
     scopes.iter().map(spell).unzip()
+}
+
+fn spell(scope: &Scope) -> (&str, bool) {
+    match scope {
+        Scope::Name(name) => (name.key(), false),
+        Scope::Prefix(prefix) => (prefix.as_str(), true),
+    }
 }
 
 /// One round trip.
