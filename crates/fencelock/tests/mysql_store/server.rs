@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Something that runs in the background until it is dropped.
-pub struct Server {
+pub(crate) struct Server {
     folder: TempDir,
     child: Mutex<Option<Child>>,
-    pub port: u16,
+    pub(crate) port: u16,
 }
 
 static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
 
 impl Server {
     /// The server that all tests share.
-    pub fn shared() -> Arc<Server> {
+    pub(crate) fn shared() -> Arc<Server> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
             return server;
@@ -32,7 +32,7 @@ impl Server {
     }
 
     /// A server of one's own.
-    pub fn start(options: &[&str]) -> Server {
+    pub(crate) fn start(options: &[&str]) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the server");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
         let install = || {
@@ -59,7 +59,7 @@ impl Server {
     }
 
     /// Starts it, again perhaps.
-    pub fn run(&self, options: &[&str]) {
+    pub(crate) fn run(&self, options: &[&str]) {
         let folder = self.folder.path();
         let child = Command::new("mariadbd")
             .arg("--no-defaults")
@@ -95,7 +95,7 @@ impl Server {
     }
 
     /// Ends it: `TERM` for the orderly way, `KILL` for a crash.
-    pub fn stop(&self, signal: &str) {
+    pub(crate) fn stop(&self, signal: &str) {
         if let Some(mut child) = self.child.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
             let _ = child.wait();
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// A new, empty database.
-    pub async fn database(&self) -> String {
+    pub(crate) async fn database(&self) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         self.sql("mysql").await.query_drop(format!("CREATE DATABASE {name}")).await.expect("a database");
@@ -111,12 +111,12 @@ impl Server {
     }
 
     /// The URL of the store in that database.
-    pub fn url(&self, database: &str) -> String {
+    pub(crate) fn url(&self, database: &str) -> String {
         format!("mysql://root@127.0.0.1:{}/{database}", self.port)
     }
 
     /// A plain connection.
-    pub async fn sql(&self, database: &str) -> mysql_async::Conn {
+    pub(crate) async fn sql(&self, database: &str) -> mysql_async::Conn {
         mysql_async::Conn::from_url(self.url(database)).await.expect("a connection")
     }
 }

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Something that runs in the background until it is dropped.
-pub struct Server {
+pub(crate) struct Server {
     folder: TempDir,
     child: Mutex<Option<Child>>,
-    pub port: u16,
+    pub(crate) port: u16,
 }
 
 static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
 
 impl Server {
     /// The server that all tests share.
-    pub fn shared() -> Arc<Server> {
+    pub(crate) fn shared() -> Arc<Server> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
             return server;
@@ -32,7 +32,7 @@ impl Server {
     }
 
     /// A server of one's own.
-    pub fn start(options: &[&str]) -> Server {
+    pub(crate) fn start(options: &[&str]) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the server");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
         give_away(folder.path());
@@ -51,7 +51,7 @@ impl Server {
     }
 
     /// Starts it, again perhaps.
-    pub fn run(&self, options: &[&str]) {
+    pub(crate) fn run(&self, options: &[&str]) {
         let child = as_server(&program("postgres"))
             .arg("-D")
             .arg(self.folder.path().join("data"))
@@ -81,7 +81,7 @@ impl Server {
     }
 
     /// Ends it: `INT` for the fast way, `KILL` for a crash (what it had started ends by itself).
-    pub fn stop(&self, signal: &str) {
+    pub(crate) fn stop(&self, signal: &str) {
         if let Some(mut child) = self.child.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
             let _ = child.wait();
@@ -89,18 +89,18 @@ impl Server {
     }
 
     /// A schema that no other test uses.
-    pub fn schema() -> String {
+    pub(crate) fn schema() -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The URL of the store in that schema.
-    pub fn url(&self, schema: &str) -> String {
+    pub(crate) fn url(&self, schema: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres?schema={schema}", self.port)
     }
 
     /// A plain connection.
-    pub async fn sql(&self) -> tokio_postgres::Client {
+    pub(crate) async fn sql(&self) -> tokio_postgres::Client {
         let config = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port);
         let (client, connection) = tokio_postgres::connect(&config, tokio_postgres::NoTls).await.expect("a connection");
         tokio::spawn(connection);
@@ -109,7 +109,7 @@ impl Server {
 
     /// A file beside the data, readable by the server.
     #[allow(dead_code, reason = "not every test file needs it")]
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 }

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 /// In the inner process: the URL that the outer one has told. In the outer one it does not return.
-pub fn a_server<S>(start: impl FnOnce() -> (S, String)) -> String {
+pub(crate) fn a_server<S>(start: impl FnOnce() -> (S, String)) -> String {
     if let Ok(url) = std::env::var("FENCELOCK_UNDER") {
         return url;
     }
