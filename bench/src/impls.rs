@@ -2,20 +2,24 @@
 
 use crate::Failure;
 use fencelock::{Locks, MutexGuard, Options};
+use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// One client.
 #[derive(Clone)]
 pub(crate) enum Client {
     Ours { locks: Locks, unfair: bool },
     FloorSqlite(Arc<Mutex<Connection>>),
+    FloorRedis(MultiplexedConnection),
 }
 
 /// One held lock.
 pub(crate) enum Held {
     Ours(MutexGuard),
     FloorSqlite(Arc<Mutex<Connection>>),
+    FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
 }
 
 impl Client {
@@ -26,6 +30,8 @@ impl Client {
         };
         let url = match kind {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
+            "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
+            "redis" => redis_url(addr),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),
@@ -43,6 +49,15 @@ impl Client {
             Client::FloorSqlite(connection) => {
                 update(connection)?;
                 Ok(Held::FloorSqlite(connection.clone()))
+            }
+            Client::FloorRedis(connection) => {
+                let (mut connection, secret) = (connection.clone(), format!("{:032x}", fastrand::u128(..)));
+                let mut set = redis::cmd("SET");
+                set.arg(name).arg(&secret).arg("NX").arg("PX").arg(30_000);
+                while set.query_async::<Option<String>>(&mut connection).await?.is_none() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Ok(Held::FloorRedis { connection, name: name.to_string(), secret })
             }
         }
     }
@@ -63,9 +78,31 @@ impl Held {
         match self {
             Held::Ours(guard) => drop(guard.release().await?),
             Held::FloorSqlite(connection) => update(&connection)?,
+            Held::FloorRedis { mut connection, name, secret } => {
+                DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
+            }
         }
         Ok(())
     }
+}
+
+/// The barest correct release: only if it is still ours.
+static DELETE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
+    redis::Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0")
+});
+
+fn redis_url(addr: &str) -> String {
+    if addr.contains("://") { addr.to_string() } else { format!("redis://{addr}") }
+}
+
+/// A connection with the settings of our store.
+async fn floor_redis(addr: &str) -> Result<MultiplexedConnection, Failure> {
+    use redis::IntoConnectionInfo;
+    let info = redis_url(addr).into_connection_info()?;
+    let redis = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+    let client = redis::Client::open(info.set_redis_settings(redis).set_tcp_settings(tcp))?;
+    Ok(client.get_multiplexed_async_connection().await?)
 }
 
 /// A file with the settings of our store.

@@ -24,13 +24,43 @@ pub(crate) struct Tool {
 }
 
 /// Everything that is used today. Memory and SQLite need no server.
-pub(crate) const TOOLS: &[Tool] = &[Tool {
-    name: "C compiler",
-    used_by: "SQLite, which is built in from its sources",
-    found_at: &["cc"],
-    packages: &["gcc", "libc6-dev"],
-    required: true,
-}];
+pub(crate) const TOOLS: &[Tool] = &[
+    Tool {
+        name: "C compiler",
+        used_by: "SQLite, which is built in from its sources",
+        found_at: &["cc"],
+        packages: &["gcc", "libc6-dev"],
+        required: true,
+    },
+    Tool {
+        name: "Redis",
+        used_by: "the Redis store, with and without sentinels",
+        found_at: &["redis-server"],
+        packages: &["redis-server", "redis-tools", "redis-sentinel"],
+        required: true,
+    },
+    Tool {
+        name: "PostgreSQL",
+        used_by: "the PostgreSQL store",
+        found_at: &["/usr/lib/postgresql/*/bin/postgres", "postgres"],
+        packages: &["postgresql"],
+        required: true,
+    },
+    Tool {
+        name: "MariaDB",
+        used_by: "the MySQL store",
+        found_at: &["mariadbd"],
+        packages: &["mariadb-server"],
+        required: true,
+    },
+    Tool {
+        name: "PgBouncer",
+        used_by: "the PostgreSQL store behind a pooler",
+        found_at: &["pgbouncer"],
+        packages: &["pgbouncer"],
+        required: true,
+    },
+];
 
 /// What became of a tool.
 #[derive(Debug, PartialEq, Eq)]

@@ -186,9 +186,12 @@ pub fn main(provider: Provider) {
         let left = runtime.block_on(left_behind(&provider));
         if !left.is_empty() {
             eprintln!("the store is not clean at the end: {left:?}");
+            drop(provider);
             std::process::exit(101);
         }
     }
+    // With it goes what its closures own: a server, a folder. An exit drops nothing.
+    drop(provider);
     conclusion.exit();
 }
 

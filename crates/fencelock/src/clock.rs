@@ -196,6 +196,7 @@ impl Timers {
         drop(waker); // outside of the lock: a waker's drop may run anything
     }
 
+    #[cfg(feature = "test-util")]
     fn first(&self) -> Option<Moment> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).due.first_key_value().map(|((moment, _), _)| *moment)
     }

@@ -45,6 +45,38 @@ pub const SCHEMES: &[Scheme] = &[
         options: &[],
     },
     Scheme {
+        scheme: "redis",
+        form: "redis://[USER:PASSWORD@]HOST[:PORT][/DB]",
+        about: "everybody who reaches a Redis server",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable"],
+    },
+    Scheme {
+        scheme: "rediss",
+        form: "rediss://[USER:PASSWORD@]HOST[:PORT][/DB]",
+        about: "the same over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "ca", "cert", "key"],
+    },
+    Scheme {
+        scheme: "redis+unix",
+        form: "redis+unix:///PATH",
+        about: "a Redis server behind a socket file",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "db", "user", "password"],
+    },
+    Scheme {
+        scheme: "redis+sentinel",
+        form: "redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the Redis master that the sentinels name",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "db", "sentinel_user", "sentinel_password"],
+    },
+    Scheme {
         scheme: "postgres",
         form: "postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
         about: "everybody who reaches a PostgreSQL database",
@@ -151,6 +183,15 @@ impl Target {
             "mysql" => {
                 let url = format!("mysql:{}", self.rest);
                 let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "redis")]
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+                let url = format!("{scheme}:{}", self.rest);
+                let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

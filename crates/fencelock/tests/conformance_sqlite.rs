@@ -8,10 +8,9 @@ use std::time::Duration;
 
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("locks.db");
-    let url = format!("sqlite:{}", path.display());
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
     let open = move || {
-        let path = path.clone();
+        let path = folder.path().join("locks.db");
         async move { Arc::new(SqliteStore::open(path).expect("the store opens")) as Arc<dyn Store> }
     };
     fencelock_testkit::main(Provider::new("sqlite", open).lease(Duration::from_millis(600)).url(&url));

@@ -38,6 +38,24 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             &["fair", "tokens grow for ever, restarts and power loss included", "waiters are woken at once"]
         }
         "sqlite" => &["fair", "tokens grow for ever, restarts and power loss included", "waiters ask again and again"],
+        "redis" | "rediss" | "redis+unix" => &[
+            "fair",
+            "tokens grow over restarts, lost data included, while the server's clock does not go back",
+            "waiters are woken at once",
+        ],
+        "redis+sentinel" => {
+            &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
+        }
+        "postgres" => &[
+            "fair",
+            "tokens grow for ever, while the database keeps what it has committed",
+            "waiters are woken at once, or ask again and again behind a pooler",
+        ],
+        "mysql" => &[
+            "fair",
+            "tokens grow for ever, while the database keeps what it has committed",
+            "waiters ask again and again, all of a process at once",
+        ],
         _ => &[],
     }
 }

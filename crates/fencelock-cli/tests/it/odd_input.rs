@@ -51,8 +51,8 @@ fn random_bytes_never_make_it_panic() {
 fn a_password_never_shows() {
     let home = Home::new();
     for line in [
-        "--store redis://user:hunter2@host show x",
-        "--store redis://user:hunter2@host --json show x",
+        "--store redis://user:hunter2@host:x show x",
+        "--store redis://user:hunter2@host?colour=red --json show x",
         "show x redis://user:hunter2@host",
         "redis://user:hunter2@host",
         "show x -vv --store mongodb://user:hunter2@host/?a=b",
@@ -62,6 +62,10 @@ fn a_password_never_shows() {
         assert_eq!(done.code, 64, "{done:?}");
         assert!(!done.stderr.contains("hunter2"), "{}", done.stderr);
     }
+    // A port where nobody listens.
+    let done = home.say("--store redis://user:hunter2@127.0.0.1:1 -vv show x");
+    assert_eq!(done.code, 69, "{done:?}");
+    assert!(!done.stderr.contains("hunter2"), "{}", done.stderr);
     let mut command = home.fencelock(["show", "x"]);
     command.env("FENCELOCK_STORE", "mongodb://user:hunter2@host");
     let done = crate::support::finish(command);

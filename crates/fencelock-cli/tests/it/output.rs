@@ -203,6 +203,30 @@ sqlite:PATH
     for the processes of one host, in a file
     fair; tokens grow for ever, restarts and power loss included; waiters are woken at once
     options: namespace, label
+redis://[USER:PASSWORD@]HOST[:PORT][/DB]
+    for everybody who reaches a Redis server
+    fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
+    options: namespace, label, evictable
+rediss://[USER:PASSWORD@]HOST[:PORT][/DB]
+    for the same over TLS
+    fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
+    options: namespace, label, evictable, ca, cert, key
+redis+unix:///PATH
+    for a Redis server behind a socket file
+    fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
+    options: namespace, label, evictable, db, user, password
+redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
+    for the Redis master that the sentinels name
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable, db, sentinel_user, sentinel_password
+postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE
+    for everybody who reaches a PostgreSQL database
+    fair; tokens grow for ever, while the database keeps what it has committed; waiters are woken at once, or ask again and again behind a pooler
+    options: namespace, label, mode, migrate, listen, schema, sslmode, sslrootcert
+mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE
+    for everybody who reaches a MySQL or MariaDB database
+    fair; tokens grow for ever, while the database keeps what it has committed; waiters ask again and again, all of a process at once
+    options: namespace, label, mode, migrate, tls, ca
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

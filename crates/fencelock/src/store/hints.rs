@@ -49,8 +49,7 @@ impl Hints {
     }
 
     /// Tells everybody to look everywhere: something may have been missed.
-    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-    pub(crate) fn somewhere(&self) {
+    pub fn somewhere(&self) {
         self.each(|_, pending| {
             pending.names.clear();
             pending.somewhere = true;

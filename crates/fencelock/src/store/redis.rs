@@ -1,0 +1,609 @@
+//! The Redis store (and Valkey's): a line is a string while one ticket is alone in it, else a hash and two indexes; each
+//! verb is one script.
+//!
+//! # What it costs
+//!
+//! Lock and unlock are one request each, however many wait: the script that lets a ticket go lets the next one in and
+//! publishes that to its client, the grant in the message. An idle waiter costs nothing but its share of a renewal. No
+//! script walks the queue.
+//!
+//! # What it promises
+//!
+//! A token is `max(last + 1, the server's clock in microseconds)`, so it goes on growing although the server lost its data
+//! or a replica took over, as long as the clock of the one that goes on is not behind by more than the outage. The last
+//! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. That is all that
+//! stays of a name, about 100 bytes for a minute.
+//! Leases run on the server's clock: one that jumps forward ends them early, one that jumps back makes them last longer.
+//!
+//! # Sentinels
+//!
+//! `redis+sentinel://` follows the master that the sentinels name: every connection goes to it, and when they name another
+//! one, all connections are dropped and every hold is looked at on the new master. What the old one had not replicated yet
+//! is lost: whoever held it is told then, and may have had company in between. The tokens keep growing, so a resource that
+//! checks them rejects the one that came first.
+//!
+//! # What it needs of the server
+//!
+//! Redis 6 or later. A `maxmemory-policy` other than `noeviction` can remove locks and is refused (`?evictable=allow`
+//! overrides that). The least rights of a user:
+//!
+//! ```text
+//! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all
+//!     +evalsha +eval +time +get +hmget +hget +hgetall +hset +hdel +zadd +zrem +zrange +zrangebyscore +zcard +zcount
+//!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +scan
+//!     +info +hello +select
+//! ```
+
+use super::hints::Hints;
+use super::{
+    BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
+    Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
+    waiting_lease,
+};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+use connection::{Connections, Live};
+use futures_util::future::{Either, select};
+use redis::Value;
+use script::Call;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use waiters::{Standing, Waiters};
+
+mod connection;
+mod fault;
+mod inbox;
+mod open;
+mod record;
+mod script;
+mod sentinel;
+mod waiters;
+
+/// A Redis server, or another that speaks its language.
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    label: Arc<str>,
+}
+
+/// What the verbs and the library thread share.
+struct Shared {
+    clock: Clock,
+    connections: Connections,
+    /// The channel on which this client is told.
+    inbox: String,
+    waiters: Waiters,
+    hints: Hints,
+    watched: inbox::Watched,
+    line: watch::Sender<inbox::Line>,
+    closed: Notify,
+    host: OnceLock<Host>,
+}
+
+impl RedisStore {
+    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://` or `redis+sentinel://`, without a
+    /// query, and checks that it can keep locks. `options` are those of the query.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a URL or options that make no sense, `Denied` where the server does not want us, `Unavailable` where
+    /// it cannot be reached, `Unsupported` where it would lose locks.
+    pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<RedisStore> {
+        let server = open::Server::parse(url, options)?;
+        let connections = Connections::new(server.dial, server.address);
+        let live = connections.of_this_runtime().await?;
+        open::check(&live, &connections.address, server.evictable).await?;
+        Ok(RedisStore::with(connections))
+    }
+
+    fn with(connections: Connections) -> RedisStore {
+        let shared = Shared {
+            clock: Clock::system(),
+            connections,
+            inbox: format!("fencelock:inbox:{:016x}", fastrand::u64(..)),
+            waiters: Waiters::default(),
+            hints: Hints::default(),
+            watched: inbox::Watched::default(),
+            line: watch::Sender::new(inbox::Line::New),
+            closed: Notify::new(),
+            host: OnceLock::new(),
+        };
+        RedisStore { shared: Arc::new(shared), label: "redis".into() }
+    }
+
+    /// The same store, with another label on its tokens.
+    #[must_use]
+    pub fn label(mut self, label: &str) -> RedisStore {
+        self.label = label.into();
+        self
+    }
+}
+
+impl Shared {
+    fn host(&self, act: impl FnOnce(&Host)) {
+        if let Some(host) = self.host.get() {
+            act(host);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(*self.line.borrow(), inbox::Line::Closed)
+    }
+
+    /// Ready when the store is closed.
+    async fn closing(&self) {
+        let mut line = self.line.subscribe();
+        let _ = line.wait_for(|line| matches!(line, inbox::Line::Closed)).await;
+    }
+
+    /// The connection for a call from here: the library thread has its own, every other runtime one that was opened there.
+    async fn connection(&self) -> Result<Live> {
+        let library = self.host.get().map(|host| host.runtime().id());
+        match Handle::try_current() {
+            Ok(here) if Some(here.id()) != library => self.connections.of_this_runtime().await,
+            _ => self.library_connection().await,
+        }
+    }
+
+    /// One round trip; more only for the first call of a runtime, or of a script.
+    async fn call(self: &Arc<Self>, call: Call) -> Result<Value> {
+        if Handle::try_current().is_ok() {
+            return self.connection().await?.call(&call, &self.connections.address).await;
+        }
+        // Called from outside of any runtime: the library thread does it.
+        let (answer, told) = tokio::sync::oneshot::channel();
+        let this = self.clone();
+        self.host(|host| {
+            host.spawn(async move {
+                let answered = async { this.connection().await?.call(&call, &this.connections.address).await };
+                let _ = answer.send(answered.await);
+            });
+        });
+        told.await.map_err(|_| Error::unknown("the library thread has ended"))?
+    }
+
+    /// Nothing is sent to the queue before somebody listens. No round trip but at the very beginning.
+    async fn listening(&self) -> Result<()> {
+        let new = matches!(*self.line.borrow(), inbox::Line::New);
+        if new && self.host.get().is_some() {
+            self.library_connection().await?;
+        }
+        Ok(())
+    }
+
+    /// One round trip.
+    async fn stand(self: &Arc<Self>, place: &Place) -> Result<Standing> {
+        let answer = self.call(Shared::look_call(std::slice::from_ref(place))).await?;
+        standings(answer, 1)?.pop().ok_or_else(unreadable)
+    }
+}
+
+fn unreadable() -> Error {
+    Error::new(ErrorKind::Broken, "the server's answer cannot be read").effect_unknown()
+}
+
+fn micros(text: Option<&str>) -> Result<Duration> {
+    text.and_then(|text| text.parse().ok()).map(Duration::from_micros).ok_or_else(unreadable)
+}
+
+fn number<T: std::str::FromStr>(text: Option<&str>) -> Result<T> {
+    text.and_then(|text| text.parse().ok()).ok_or_else(unreadable)
+}
+
+fn texts(value: Value, count: usize) -> Result<Vec<String>> {
+    let texts: Vec<String> = redis::from_redis_value(value).map_err(|_| unreadable())?;
+    if texts.len() == count { Ok(texts) } else { Err(unreadable()) }
+}
+
+fn presences(value: Value, count: usize) -> Result<Vec<Presence>> {
+    let there: Vec<u8> = match value {
+        Value::Array(values) => values.into_iter().map(redis::from_redis_value).collect::<Result<_, _>>(),
+        other => redis::from_redis_value(other).map(|one| vec![one]),
+    }
+    .map_err(|_| unreadable())?;
+    if there.len() != count {
+        return Err(unreadable());
+    }
+    Ok(there.into_iter().map(|there| if there == 1 { Presence::There } else { Presence::Gone }).collect())
+}
+
+/// `0`, `1 lease number` or `2 lease number next-lapse`.
+fn standing(text: &str) -> Result<Standing> {
+    let mut words = text.split(' ');
+    match words.next() {
+        Some("0") => Ok(Standing::Gone),
+        Some("1") => {
+            let lease = micros(words.next())?;
+            Ok(Standing::Inside { lease, token: number(words.next())? })
+        }
+        Some("2") => {
+            let lease = micros(words.next())?;
+            let token = number(words.next())?;
+            Ok(Standing::Waiting { lease, token, next_lapse: micros(words.next())? })
+        }
+        _ => Err(unreadable()),
+    }
+}
+
+fn standings(value: Value, count: usize) -> Result<Vec<Standing>> {
+    texts(value, count)?.iter().map(|text| standing(text)).collect()
+}
+
+/// `now record`, or nothing.
+fn holder(text: &str) -> Result<Option<super::Seen>> {
+    let (now, record) = text.split_once(' ').ok_or_else(unreadable)?;
+    let now = number(Some(now))?;
+    if record.is_empty() { Ok(None) } else { record::seen(record, now).map(Some) }
+}
+
+fn lease_micros(lease: Duration) -> String {
+    // The server counts whole microseconds; never less than was asked for.
+    lease.as_nanos().div_ceil(1000).to_string()
+}
+
+/// Tickets that a grant is expected of while their enter is under way; those that do not queue are forgotten at the end,
+/// also if the caller goes away.
+struct Expecting<'a> {
+    waiters: &'a Waiters,
+    ids: Vec<TicketId>,
+}
+
+impl<'a> Expecting<'a> {
+    fn of(waiters: &'a Waiters, batch: &[Enter]) -> Expecting<'a> {
+        let queueing = batch.iter().filter(|ticket| ticket.queue);
+        let ids = queueing
+            .map(|ticket| {
+                waiters.expect(&ticket.place);
+                ticket.place.id
+            })
+            .collect();
+        Expecting { waiters, ids }
+    }
+
+    /// It is in the queue: its grant is awaited from now on.
+    fn keep(&mut self, id: TicketId) {
+        self.ids.retain(|other| *other != id);
+    }
+}
+
+impl Drop for Expecting<'_> {
+    fn drop(&mut self) {
+        self.ids.iter().for_each(|id| self.waiters.forget(*id));
+    }
+}
+
+impl Store for RedisStore {
+    fn info(&self) -> Info {
+        Info {
+            kind: "redis",
+            label: self.label.clone(),
+            address: self.shared.connections.address.clone(),
+            clock: self.shared.clock.clone(),
+        }
+    }
+
+    fn capability(&self) -> Capability {
+        Capability {
+            fencing: Fencing::SingleNode,
+            queue: Queue::Fifo,
+            wake: Wake::Push,
+            lifetime: Lifetime::Ticket,
+            reach: Reach::Network,
+            weights: Weights::Any,
+            atomic_batch: 500,
+            settable_token: true,
+            upgrade: true,
+            expel: true,
+            shortest_lease: Duration::from_millis(100),
+            longest_lease: Duration::from_secs(365 * 86_400),
+        }
+    }
+
+    fn attach(&self, host: Host) {
+        if self.shared.host.set(host).is_ok() {
+            self.shared.host(|host| {
+                host.spawn(inbox::run(Arc::downgrade(&self.shared)));
+                if self.shared.connections.sentinels().is_some() {
+                    host.spawn(sentinel::follow(Arc::downgrade(&self.shared)));
+                }
+            });
+        }
+    }
+
+    /// One round trip.
+    fn enter<'a>(&'a self, batch: &'a [Enter]) -> BoxFuture<'a, Result<Vec<Entered>>> {
+        Box::pin(async move {
+            check_batch(batch, &self.capability())?;
+            let shared = &self.shared;
+            shared.listening().await?;
+            let mut call = Call::new(&script::ENTER, batch.len(), batch.len() * 7);
+            for ticket in batch {
+                call.line(&ticket.place.name);
+                call.arg(ticket.place.id.to_string());
+                call.arg(ticket.weight.to_string());
+                call.arg(ticket.capacity.to_string());
+                call.arg(lease_micros(ticket.lease));
+                call.arg(lease_micros(waiting_lease(ticket.lease)));
+                call.arg(if ticket.queue { "1" } else { "0" });
+                call.arg(record::facts(ticket, &shared.inbox));
+            }
+            let mut expecting = Expecting::of(&shared.waiters, batch);
+            let answers = texts(shared.call(call).await?, batch.len())?;
+            let now = shared.clock.now();
+            for (ticket, answer) in batch.iter().zip(&answers) {
+                if let Some(there) = answer.strip_prefix("3 ") {
+                    let there = number(Some(there))?;
+                    return Err(Error::mismatch(&ticket.place.name.shown(), ticket.capacity, there));
+                }
+            }
+            let entered = |(ticket, answer): (&Enter, &String)| match answer.split_at_checked(1) {
+                Some(("4", rest)) => Ok(Entered::Full { holder: holder(rest.trim_start())? }),
+                Some(("5", _)) => Ok(Entered::Full { holder: None }),
+                _ => match standing(answer)? {
+                    Standing::Inside { token, lease } => Ok(Entered::Admitted { token, lease }),
+                    told @ Standing::Waiting { token, lease, .. } => {
+                        expecting.keep(ticket.place.id);
+                        shared.waiters.told(ticket.place.id, told, now);
+                        Ok(Entered::Queued { token: Some(token), lease, ahead: None })
+                    }
+                    Standing::Gone => Err(unreadable()),
+                },
+            };
+            batch.iter().zip(&answers).map(entered).collect()
+        })
+    }
+
+    /// No round trip where the grant is pushed; one where nothing is known of the ticket here.
+    fn wait<'a>(&'a self, place: &'a Place, until: Moment) -> BoxFuture<'a, Result<Waited>> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            loop {
+                let told = pin!(poll_fn(|cx| shared.waiters.poll(place.id, cx)));
+                match select(told, pin!(shared.clock.sleep_until(until))).await {
+                    Either::Left((Some(found), _)) => return Ok(found),
+                    Either::Left((None, _)) => {}
+                    Either::Right(_) => return Ok(Waited::Waiting),
+                }
+                shared.waiters.expect(place);
+                let answer = shared.stand(place).await;
+                let now = shared.clock.now();
+                match answer {
+                    Ok(Standing::Inside { token, .. }) => {
+                        shared.waiters.forget(place.id);
+                        return Ok(Waited::Admitted { token });
+                    }
+                    Ok(Standing::Gone) => {
+                        shared.waiters.forget(place.id);
+                        return Ok(Waited::Gone);
+                    }
+                    Ok(waiting) => shared.waiters.told(place.id, waiting, now),
+                    Err(error) => {
+                        shared.waiters.forget(place.id);
+                        return Err(error);
+                    }
+                }
+            }
+        })
+    }
+
+    /// One round trip. What it tells of waiting tickets counts as a look at them.
+    fn renew<'a>(&'a self, batch: &'a [Renew]) -> BoxFuture<'a, Result<Vec<Renewed>>> {
+        Box::pin(async move {
+            if batch.is_empty() {
+                return Ok(Vec::new());
+            }
+            let mut call = Call::new(&script::RENEW, batch.len(), batch.len() * 3);
+            for ticket in batch {
+                if ticket.at_least.is_some_and(|least| least >= 1 << 53) {
+                    return Err(Error::new(ErrorKind::InvalidInput, "a token is below 2^53 on this store"));
+                }
+                call.line(&ticket.place.name);
+                call.arg(ticket.place.id.to_string());
+                call.arg(lease_micros(ticket.lease));
+                call.arg(ticket.at_least.unwrap_or(0).to_string());
+            }
+            let answers = standings(self.shared.call(call).await?, batch.len())?;
+            let now = self.shared.clock.now();
+            let renewed = |(ticket, standing): (&Renew, Standing)| {
+                self.shared.waiters.told(ticket.place.id, standing, now);
+                match standing {
+                    Standing::Inside { lease, .. } | Standing::Waiting { lease, .. } => Renewed::There { lease },
+                    Standing::Gone => Renewed::Gone,
+                }
+            };
+            Ok(batch.iter().zip(answers).map(renewed).collect())
+        })
+    }
+
+    /// One round trip.
+    fn leave<'a>(&'a self, batch: &'a [Place]) -> BoxFuture<'a, Result<Vec<Presence>>> {
+        Box::pin(async move {
+            if batch.is_empty() {
+                return Ok(Vec::new());
+            }
+            let mut call = Call::new(&script::LEAVE, batch.len(), batch.len());
+            for place in batch {
+                call.line(&place.name);
+                call.arg(place.id.to_string());
+            }
+            let left = presences(self.shared.call(call).await?, batch.len())?;
+            batch.iter().for_each(|place| self.shared.waiters.forget(place.id));
+            Ok(left)
+        })
+    }
+
+    /// One round trip.
+    fn change<'a>(
+        &'a self,
+        place: &'a Place,
+        weight: Option<u32>,
+        note: Option<Note>,
+    ) -> BoxFuture<'a, Result<Presence>> {
+        Box::pin(async move {
+            let mut call = Call::new(&script::CHANGE, 1, 4);
+            call.line(&place.name);
+            call.arg(place.id.to_string());
+            call.arg(weight.unwrap_or(0).to_string());
+            call.arg(if note.is_some() { "1" } else { "0" });
+            call.arg(note.map(|note| record::note(&note)).unwrap_or_default());
+            Ok(presences(self.shared.call(call).await?, 1)?[0])
+        })
+    }
+
+    /// One round trip.
+    fn upgrade<'a>(&'a self, place: &'a Place, new: TicketId) -> BoxFuture<'a, Result<Upgraded>> {
+        Box::pin(async move {
+            let mut call = Call::new(&script::UPGRADE, 1, 2);
+            call.line(&place.name);
+            call.arg(place.id.to_string());
+            call.arg(new.to_string());
+            let answer: String = redis::from_redis_value(self.shared.call(call).await?).map_err(|_| unreadable())?;
+            match answer.strip_prefix("4 ") {
+                Some(rest) => Ok(Upgraded::Held { by: holder(rest)? }),
+                None => match standing(&answer)? {
+                    Standing::Inside { token, .. } => {
+                        self.shared.waiters.forget(place.id);
+                        Ok(Upgraded::Admitted { token })
+                    }
+                    Standing::Gone => Ok(Upgraded::Gone),
+                    Standing::Waiting { .. } => Err(unreadable()),
+                },
+            }
+        })
+    }
+
+    /// One round trip.
+    fn expel<'a>(&'a self, name: &'a Name, token: u64) -> BoxFuture<'a, Result<Presence>> {
+        Box::pin(async move {
+            let mut call = Call::new(&script::EXPEL, 1, 1);
+            call.line(name);
+            call.arg(token.to_string());
+            Ok(presences(self.shared.call(call).await?, 1)?[0])
+        })
+    }
+
+    /// Two round trips.
+    fn watch<'a>(&'a self, scope: Scope) -> BoxFuture<'a, Result<BoxStream<'static, Hint>>> {
+        Box::pin(async move { self.shared.watch_scope(scope).await })
+    }
+
+    /// One round trip.
+    fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
+        Box::pin(async move {
+            let mut call = Call::new(&script::INSPECT, 1, 1);
+            call.line(name);
+            call.arg("1");
+            let found = Found::all(self.shared.call(call).await?, 1)?.pop().ok_or_else(unreadable)?;
+            let mut seen: Vec<_> =
+                found.records.iter().map(|record| record::seen(record, found.now)).collect::<Result<_>>()?;
+            seen.sort_by_key(|seen| seen.token);
+            let (inside, waiting) = seen.into_iter().partition(|seen| seen.token <= Some(found.frontier));
+            Ok(Line { capacity: found.capacity, inside, waiting })
+        })
+    }
+
+    /// The server has no index of names, so all of its keys are gone through: one round trip for each thousand keys, and
+    /// one for each hundred names that are told.
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<Listed>>> {
+        Box::pin(async move { self.shared.list(prefix, after, limit).await })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.shared.line.send_replace(inbox::Line::Closed);
+            self.shared.closed.notify_one();
+            self.shared.connections.close();
+        })
+    }
+}
+
+/// A line, as the server tells of it.
+struct Found {
+    now: u64,
+    capacity: u32,
+    frontier: u64,
+    inside: usize,
+    count: usize,
+    records: Vec<String>,
+}
+
+impl Found {
+    fn all(value: Value, count: usize) -> Result<Vec<Found>> {
+        let lines: Vec<Vec<String>> = redis::from_redis_value(value).map_err(|_| unreadable())?;
+        if lines.len() != count {
+            return Err(unreadable());
+        }
+        lines.into_iter().map(Found::one).collect()
+    }
+
+    fn one(line: Vec<String>) -> Result<Found> {
+        let at = |i: usize| line.get(i).map(String::as_str);
+        Ok(Found {
+            now: number(at(0))?,
+            capacity: number(at(1))?,
+            frontier: number(at(2))?,
+            inside: number(at(3))?,
+            count: number(at(4))?,
+            records: line.into_iter().skip(5).collect(),
+        })
+    }
+}
+
+impl Shared {
+    async fn list(self: &Arc<Self>, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
+        let live = self.connection().await?;
+        // An empty line has the first key only, one with company all but the first.
+        let pattern = format!("{}*", script::line_key(&format!("{}*", inbox::literally(prefix))));
+        let mut names = std::collections::BTreeSet::new();
+        let mut cursor = String::from("0");
+        loop {
+            let mut cmd = redis::cmd("SCAN");
+            cmd.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
+            let page = live.send(&cmd, &self.connections.address).await?;
+            let (next, keys): (String, Vec<String>) = redis::from_redis_value(page).map_err(|_| unreadable())?;
+            let found = keys.iter().filter_map(|key| script::name_in(key));
+            names.extend(found.filter(|name| after.is_none_or(|after| *name > after)).map(String::from));
+            cursor = next;
+            if cursor == "0" {
+                break;
+            }
+        }
+        let names: Vec<String> = names.into_iter().collect();
+        let mut listed = Vec::new();
+        for names in names.chunks(100) {
+            if listed.len() >= limit {
+                break;
+            }
+            let mut call = Call::new(&script::INSPECT, names.len(), names.len());
+            for name in names {
+                call.line(&Name::from_key(name, None));
+                call.arg("0");
+            }
+            let found = Found::all(self.call(call).await?, names.len())?;
+            for (name, found) in names.iter().zip(found).filter(|(_, found)| found.count > 0) {
+                let head = found.records.first();
+                let long = head.and_then(|record| record::long_name(record));
+                let head = head.map(|record| record::seen(record, found.now)).transpose()?;
+                listed.push(Listed {
+                    name: Name::from_key(name, long.as_deref()),
+                    inside: found.inside,
+                    waiting: found.count.saturating_sub(found.inside),
+                    held: head.and_then(|head| head.admitted.or(head.entered)),
+                });
+            }
+        }
+        listed.truncate(limit);
+        Ok(listed)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisStore({})", self.shared.connections.address)
+    }
+}

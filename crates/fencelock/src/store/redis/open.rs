@@ -1,0 +1,149 @@
+//! URLs of Redis servers, and what is asked of a server before anything is entrusted to it.
+
+use super::connection::{Dial, Live};
+use super::sentinel::Sentinels;
+use crate::error::{Error, ErrorKind, Result};
+use redis::io::tcp::TcpSettings;
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Where the server is and how it is spoken to.
+pub(super) struct Server {
+    pub(super) dial: Dial,
+    /// Without credentials.
+    pub(super) address: String,
+    /// Whether a server that may evict locks is accepted.
+    pub(super) evictable: bool,
+}
+
+impl Server {
+    pub(super) fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<Server> {
+        let evictable = match options.get("evictable").map(String::as_str) {
+            None | Some("refuse") => false,
+            Some("allow") => true,
+            Some(_) => return Err(invalid("the option evictable is allow or refuse")),
+        };
+        if let Some(rest) = url.strip_prefix("redis+sentinel://") {
+            let sentinels = Sentinels::parse(rest, options)?;
+            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
+        }
+        // The crate's own message may repeat the URL, and with it a password.
+        let info = url.into_connection_info().map_err(|_| {
+            invalid(
+                "that is no address of a Redis server (redis://[USER:PASSWORD@]HOST[:PORT][/DB], redis+unix:///PATH)",
+            )
+        })?;
+        let info = with_options(info, options)?;
+        let address = address(&info);
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
+            // program has chosen one already, that one stays.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
+        let tls = certificates(options)?;
+        let client = match tls {
+            Some(tls) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => Client::build_with_tls(info, tls),
+            Some(_) => return Err(invalid("the options ca, cert and key need an address with rediss://")),
+            None => Client::open(info),
+        };
+        let client =
+            client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))?;
+        Ok(Server { dial: Dial::One(client), address, evictable })
+    }
+}
+
+pub(super) fn invalid(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
+pub(super) fn with_options(info: ConnectionInfo, options: &BTreeMap<String, String>) -> Result<ConnectionInfo> {
+    let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    if let Some(user) = options.get("user") {
+        redis = redis.set_username(user);
+    }
+    if let Some(password) = options.get("password") {
+        redis = redis.set_password(password);
+    }
+    if let Some(db) = options.get("db") {
+        redis = redis.set_db(db.parse().map_err(|_| invalid("the option db is a number"))?);
+    }
+    // Without this, small requests wait for the answers to earlier ones.
+    let tcp = TcpSettings::default().set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(Duration::from_secs(10));
+    Ok(info.set_redis_settings(redis).set_tcp_settings(tcp))
+}
+
+fn address(info: &ConnectionInfo) -> String {
+    let db = match info.redis_settings().db() {
+        0 => String::new(),
+        db => format!("/{db}"),
+    };
+    match info.addr() {
+        ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}{db}"),
+        ConnectionAddr::Unix(path) => format!("redis+unix://{}{}", path.display(), db.replace('/', "?db=")),
+        other => format!("redis://{other}{db}"),
+    }
+}
+
+fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsCertificates>> {
+    let read = |option: &str| {
+        options
+            .get(option)
+            .map(|path| {
+                std::fs::read(path).map_err(|error| {
+                    invalid(&format!("the file of the option {option} cannot be read")).caused_by(error)
+                })
+            })
+            .transpose()
+    };
+    let (ca, cert, key) = (read("ca")?, read("cert")?, read("key")?);
+    if ca.is_none() && cert.is_none() && key.is_none() {
+        return Ok(None);
+    }
+    let client_tls = match (cert, key) {
+        (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
+        (None, None) => None,
+        _ => return Err(invalid("the options cert and key go together")),
+    };
+    Ok(Some(redis::TlsCertificates { client_tls, root_cert: ca }))
+}
+
+/// Asks the server whether it can keep locks: one round trip.
+pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result<()> {
+    let info = live.send(&redis::cmd("INFO"), address).await?;
+    let info: String = redis::from_redis_value(info).map_err(|_| super::unreadable())?;
+    let fact = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    if fact("loading") == Some("1") {
+        return Err(Error::new(ErrorKind::Unavailable, "the server is still loading its data"));
+    }
+    if matches!(fact("role"), Some("slave" | "replica")) {
+        let message = "the server is a read-only replica: name its master, or the sentinels";
+        return Err(Error::new(ErrorKind::Denied, message));
+    }
+    let major = fact("redis_version").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    if major.is_some_and(|major| major < 6) {
+        let message = format!("the server is Redis {}; 6 is needed", fact("redis_version").unwrap_or_default());
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    if fact("arch_bits").is_some_and(|bits| bits != "64") {
+        return Err(Error::new(ErrorKind::Unsupported, "the server is a 32-bit build, whose numbers are too short"));
+    }
+    match fact("maxmemory_policy") {
+        Some("noeviction") => Ok(()),
+        _ if evictable => Ok(()),
+        Some(policy) => {
+            let message = format!(
+                "the server's maxmemory-policy is {policy}, which can remove locks: set it to noeviction (or accept that with \
+                 ?evictable=allow)"
+            );
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        None => {
+            let message = "the server does not tell its maxmemory-policy, which may remove locks: see to it that it is \
+                           noeviction, and say so with ?evictable=allow";
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What the server keeps of a ticket, in words: see the head of `line.lua`.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Enter, Mode, Note, Seen};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// What would end a word or a line.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
+
+/// `mode inbox owner note`.
+pub(super) fn facts(ticket: &Enter, inbox: &str) -> String {
+    let mut facts = format!("{} {inbox} {} ", ticket.kind.mode(), ticket.owner);
+    write_note(&mut facts, &ticket.note);
+    if !ticket.held.is_empty() {
+        let held: Vec<&str> = ticket.held.iter().map(crate::name::Name::key).collect();
+        let _ = write!(facts, " held={}", utf8_percent_encode(&held.join(","), ESCAPED));
+    }
+    if let Some(long) = ticket.place.name.long() {
+        let _ = write!(facts, " name={}", utf8_percent_encode(long, ESCAPED));
+    }
+    facts
+}
+
+/// The name in full, where a ticket's facts have to say it since its key is a hash.
+pub(super) fn long_name(facts: &str) -> Option<String> {
+    let name = facts.split(' ').find_map(|word| word.strip_prefix("name="))?;
+    Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
+}
+
+pub(super) fn note(note: &Note) -> String {
+    let mut text = String::new();
+    write_note(&mut text, note);
+    text
+}
+
+fn write_note(text: &mut String, note: &Note) {
+    let escaped = |part: &str| utf8_percent_encode(part, ESCAPED).to_string();
+    let _ = write!(text, "host={} pid={} id={}", escaped(&note.host), note.pid, escaped(&note.identity));
+    for (key, value) in [("why", &note.reason), ("value", &note.value)] {
+        if let Some(value) = value {
+            let _ = write!(text, " {key}={}", escaped(value));
+        }
+    }
+}
+
+/// A record as others see it, at `now` on the server's clock.
+pub(super) fn seen(record: &str, now: u64) -> Result<Seen> {
+    let broken = || Error::new(ErrorKind::Broken, "the server has a ticket that cannot be read");
+    let mut words = record.split(' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (Some(token), Some(weight), Some(expiry), Some(entered), Some(admitted)) =
+        (number(), number(), number(), number(), number())
+    else {
+        return Err(broken());
+    };
+    let (Some(mode), Some(_inbox), Some(owner)) = (words.next(), words.next(), words.next()) else {
+        return Err(broken());
+    };
+    let ago = |then: u64| Duration::from_micros(now.saturating_sub(then));
+    let mut seen = Seen {
+        token: Some(token),
+        mode: match mode {
+            "exclusive" => Mode::Exclusive,
+            "shared" => Mode::Shared,
+            "permits" => Mode::Permits,
+            _ => return Err(broken()),
+        },
+        weight: u32::try_from(weight).map_err(|_| broken())?,
+        host: String::new(),
+        pid: 0,
+        identity: String::new(),
+        owner: owner.to_string(),
+        reason: None,
+        entered: Some(ago(entered)),
+        admitted: (admitted > 0).then(|| ago(admitted)),
+        expires_in: Some(Duration::from_micros(expiry.saturating_sub(now))),
+    };
+    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+        let value = || percent_decode_str(value).decode_utf8_lossy().into_owned();
+        match key {
+            "host" => seen.host = value(),
+            "pid" => seen.pid = value().parse().unwrap_or(0),
+            "id" => seen.identity = value(),
+            "why" => seen.reason = Some(value()),
+            _ => {}
+        }
+    }
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Name;
+    use crate::store::{Kind, OwnerId, Place, TicketId};
+
+    #[test]
+    fn what_was_said_can_be_read_back() {
+        let ticket = Enter {
+            place: Place { name: Name::new("", "x").unwrap(), id: TicketId::new() },
+            kind: Kind::Read,
+            weight: 1,
+            capacity: 1 << 20,
+            lease: Duration::from_secs(1),
+            queue: true,
+            owner: OwnerId::new(),
+            held: vec![Name::new("", "a b").unwrap()],
+            note: Note {
+                host: "web 3".into(),
+                pid: 912,
+                identity: "a=b%20\n".into(),
+                reason: Some("".into()),
+                value: Some("v".into()),
+            },
+        };
+        let record = format!("7 1 5000000 1000000 0 {}", facts(&ticket, "inbox"));
+        let seen = seen(&record, 2_000_000).unwrap();
+        assert_eq!(seen.token, Some(7));
+        assert_eq!(seen.mode, Mode::Shared);
+        assert_eq!((seen.host.as_str(), seen.pid, seen.identity.as_str()), ("web 3", 912, "a=b%20\n"));
+        assert_eq!(seen.reason.as_deref(), Some(""));
+        assert_eq!(seen.owner, ticket.owner.to_string());
+        assert_eq!((seen.entered, seen.admitted), (Some(Duration::from_secs(1)), None));
+        assert_eq!(seen.expires_in, Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn what_is_no_record_is_told() {
+        for record in ["", "1 2 3", "1 2 3 4 5 exclusive inbox", "1 2 3 4 5 odd inbox owner", "x 1 1 1 1 shared i o"] {
+            assert_eq!(seen(record, 0).unwrap_err().kind(), ErrorKind::Broken, "{record:?}");
+        }
+    }
+}

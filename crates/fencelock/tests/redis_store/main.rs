@@ -1,0 +1,13 @@
+//! The Redis store against real servers: what it costs, what it says, and what becomes of it when something breaks.
+
+mod contract;
+mod cost;
+mod faults;
+mod oracle;
+mod proxy;
+mod refusals;
+mod sentinel;
+mod server;
+mod support;
+mod tls;
+mod totality;

@@ -1,0 +1,91 @@
+//! TLS with a private authority and client certificates, and a server behind a socket file.
+
+use crate::server::{Server, free_port};
+use fencelock::{ErrorKind, Locks};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use std::path::Path;
+
+/// Writes `NAME.crt` and `NAME.key` for each of an authority, a server, a client, and an authority that nobody trusts.
+fn certificates(dir: &Path) {
+    let authority = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let certificate = params.self_signed(&key).unwrap();
+        write(dir, name, &certificate.pem(), &key);
+        Issuer::new(params, key)
+    };
+    let ours = authority("ca");
+    authority("other");
+    for name in ["server", "client"] {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_string(), "127.0.0.1".to_string()]).unwrap();
+        let certificate = params.signed_by(&key, &ours).unwrap();
+        write(dir, name, &certificate.pem(), &key);
+    }
+}
+
+fn write(dir: &Path, name: &str, certificate: &str, key: &KeyPair) {
+    std::fs::write(dir.join(format!("{name}.crt")), certificate).unwrap();
+    std::fs::write(dir.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_private_authority_and_client_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let file = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let port = free_port();
+    let _server = Server::with(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-ca-cert-file",
+        &file("ca.crt"),
+        "--tls-cert-file",
+        &file("server.crt"),
+        "--tls-key-file",
+        &file("server.key"),
+    ]);
+    let url = format!("rediss://localhost:{port}");
+    let with = |options: &[(&str, &str)]| {
+        let options: Vec<String> = options.iter().map(|(key, name)| format!("{key}={}", file(name))).collect();
+        format!("{url}?{}", options.join("&"))
+    };
+    let good = with(&[("ca", "ca.crt"), ("cert", "client.crt"), ("key", "client.key")]);
+    let locks = Locks::connect(&good).await.unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let other = Locks::connect(&good).await.unwrap();
+    let mutex = other.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+
+    for bad in [
+        with(&[("ca", "ca.crt")]),
+        with(&[("ca", "other.crt"), ("cert", "client.crt"), ("key", "client.key")]),
+        with(&[("ca", "ca.crt"), ("cert", "other.crt"), ("key", "other.key")]),
+    ] {
+        let error = Locks::connect(&bad).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{bad}: {error}");
+    }
+    for odd in [with(&[("ca", "ca.crt"), ("cert", "client.crt")]), with(&[("ca", "missing.crt")])] {
+        let error = Locks::connect(&odd).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{odd}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_behind_a_socket_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let server = Server::with(&["--unixsocket", &socket.to_string_lossy()]);
+    let url = format!("redis+unix://{}?db=3", socket.display());
+    let locks = Locks::connect(&url).await.unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    assert_eq!(locks.info().address, format!("redis+unix://{}?db=3", socket.display()));
+    assert_eq!(server.command::<Vec<String>>(&["KEYS", "*"]), Vec::<String>::new(), "another database");
+    let other = Locks::connect(&format!("{}/3", server.url())).await.unwrap();
+    assert_eq!(other.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Held);
+    guard.release().await.unwrap();
+}
