@@ -36,7 +36,7 @@ pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod sql;
+pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -28,5 +28,5 @@ fn main() {
             Arc::new(store.expect("the store opens")) as Arc<dyn Store>
         }
     };
-    fencelock_testkit::main(Provider::new("mysql", open).lease(Duration::from_millis(1500)).url(&url));
+    fencelock_testkit::main(Provider::new("mysql", open).lease(Duration::from_secs(2)).url(&url));
 }

@@ -13,6 +13,8 @@ mod server;
 mod tables;
 #[path = "mysql_store/telling.rs"]
 mod telling;
+#[path = "mysql_store/transactions.rs"]
+mod transactions;
 
 use fencelock::line::WHOLE;
 use fencelock::name::Name;

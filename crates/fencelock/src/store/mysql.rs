@@ -38,6 +38,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub(crate) use fault::of_transaction;
+pub(crate) use verbs::seen;
+
 mod attend;
 mod client;
 mod fault;

@@ -41,6 +41,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub(crate) use client::spelled;
+pub(crate) use fault::of_transaction;
+pub(crate) use settings::{SCHEMA, check_schema};
+pub(crate) use verbs::seen;
+
 mod attend;
 mod client;
 mod fault;

@@ -8,16 +8,19 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::hints::Hints;
 use crate::store::sql::{Bell, Ears, client_name, lock};
-use crate::store::{Host, Scope};
+use crate::store::{Host, Scope, TicketId};
+use futures_core::future::BoxFuture;
 use futures_util::future::{Either, select};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Row};
 use std::collections::HashMap;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
 
 /// Scripts of one runtime that can be under way at once.
 const CONNECTIONS: usize = 4;
@@ -58,6 +61,8 @@ pub(super) struct Client {
     pub(super) made: AtomicU64,
     pub(super) closed: AtomicBool,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
+    /// Enters that were sent and not answered yet; whoever holds a receiver learns of the end.
+    unanswered: Mutex<HashMap<TicketId, Vec<watch::Receiver<()>>>>,
     itself: Weak<Client>,
 }
 
@@ -84,6 +89,7 @@ impl Client {
             made: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             slots: Mutex::default(),
+            unanswered: Mutex::default(),
             itself: itself.clone(),
             clock,
         })
@@ -125,6 +131,34 @@ impl Client {
     /// Sends a script: one round trip, once a connection is open.
     pub(super) async fn run(&self, script: &str) -> Result<Answers> {
         self.try_run(script).await?.map_err(|error| fault::of_call(error, &self.address))
+    }
+
+    /// The same for an enter of these tickets. Should the caller give it up, it goes on in the background: the server carries
+    /// it out anyhow, and a [`leave`](Client::answered) must come behind it.
+    pub(super) async fn run_entering(&self, ids: Vec<TicketId>, script: String) -> Result<Answers> {
+        let (sender, receiver) = watch::channel(());
+        for id in &ids {
+            lock(&self.unanswered).entry(*id).or_default().push(receiver.clone());
+        }
+        let pending = Pending { client: self.arc(), ids, receiver, _sender: sender };
+        let client = self.arc();
+        let running = async move {
+            let answer = client.run(&script).await;
+            drop(pending);
+            answer
+        };
+        Lasting(Some(Box::pin(running))).await
+    }
+
+    /// Waits until no enter of this ticket is under way.
+    pub(super) async fn answered(&self, id: TicketId) -> Result<()> {
+        loop {
+            let Some(mut one) = lock(&self.unanswered).get(&id).and_then(|all| all.first().cloned()) else {
+                return Ok(());
+            };
+            // It ends with an error, when the other end goes.
+            let _ = self.within("enter", one.changed()).await?;
+        }
     }
 
     /// The same, with the driver's own error where the server refused it.
@@ -194,8 +228,55 @@ impl Client {
     }
 }
 
+/// An enter that is under way.
+struct Pending {
+    client: Arc<Client>,
+    ids: Vec<TicketId>,
+    receiver: watch::Receiver<()>,
+    _sender: watch::Sender<()>,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut unanswered = lock(&self.client.unanswered);
+        for id in &self.ids {
+            if let Some(all) = unanswered.get_mut(id) {
+                all.retain(|one| !one.same_channel(&self.receiver));
+                if all.is_empty() {
+                    unanswered.remove(id);
+                }
+            }
+        }
+    }
+}
+
+/// A future that goes on by itself when it is dropped.
+struct Lasting<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> Future for Lasting<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(running) = &mut self.0 else { return Poll::Pending };
+        let done = running.as_mut().poll(cx);
+        if done.is_ready() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Lasting<T> {
+    fn drop(&mut self) {
+        // Where there is no runtime, its connections are gone as well.
+        if let (Some(running), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(running);
+        }
+    }
+}
+
 /// Everything that a script answers.
-async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
+pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
     let mut result = conn.query_iter(format!("{script}\n{DONE}")).await?;
     let mut all = Vec::new();
     while !result.is_empty() {

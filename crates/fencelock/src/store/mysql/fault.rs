@@ -29,6 +29,17 @@ pub(super) fn of_call(error: mysql_async::Error, address: &str) -> Error {
     }
 }
 
+/// A statement in a transaction of the user's own: whatever it did ends with that.
+pub(crate) fn of_transaction(error: mysql_async::Error) -> Error {
+    match error {
+        mysql_async::Error::Server(server) if server.code == 1213 => {
+            Error::new(ErrorKind::Deadlock, "the database ended this transaction to end a deadlock: lock in one order")
+                .caused_by(server)
+        }
+        other => of_call(other, "the database"),
+    }
+}
+
 /// What the server said. A script that failed is rolled back with its connection, unless the server was about to end: then it
 /// may have been committed a moment before.
 fn of_server(server: &ServerError, address: &str) -> Error {

@@ -13,7 +13,8 @@ CREATE TABLE IF NOT EXISTS fencelock_line (
   name VARBINARY(250) NOT NULL PRIMARY KEY,
   said BLOB,                     -- what the name stands for, where it is a hash
   last BIGINT NOT NULL,          -- the last number given; 0: none yet, begin above the floor
-  touched BIGINT NOT NULL        -- when it changed last
+  touched BIGINT NOT NULL,       -- when it changed last
+  kept TINYINT NOT NULL          -- 1: transactions lock it, it is never taken out
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS fencelock_ticket (
@@ -36,6 +37,15 @@ CREATE TABLE IF NOT EXISTS fencelock_ticket (
   value BLOB,
   PRIMARY KEY (name, number),
   KEY (id)
+) ENGINE = InnoDB;
+
+-- What a resource in this database has accepted, per lock and label of the store that the lock is in: see the module `fence`.
+CREATE TABLE IF NOT EXISTS fencelock_mark (
+  name VARBINARY(250) NOT NULL,
+  label VARBINARY(200) NOT NULL,
+  exclusive_mark BIGINT NOT NULL,
+  shared_mark BIGINT NOT NULL,
+  PRIMARY KEY (name, label)
 ) ENGINE = InnoDB;
 
 INSERT IGNORE INTO fencelock_layout VALUES (1, 1, 0);

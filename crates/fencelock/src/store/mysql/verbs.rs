@@ -11,7 +11,7 @@ use crate::store::{
     waiting_lease,
 };
 use mysql_async::{Row, Value};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Script {
 }
 
 /// Bytes as SQL writes them.
-fn bytes(bytes: &[u8]) -> String {
+pub(super) fn bytes(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(2 * bytes.len() + 3);
     out.push_str("x'");
@@ -71,11 +71,15 @@ fn bytes(bytes: &[u8]) -> String {
     out
 }
 
-fn maybe(said: Option<&str>) -> String {
+fn listed(all: impl Iterator<Item = String>) -> String {
+    all.collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn maybe(said: Option<&str>) -> String {
     said.map_or("NULL".into(), |said| bytes(text(said).as_bytes()))
 }
 
-fn broken() -> Error {
+pub(super) fn broken() -> Error {
     let message = "the database answered something that this version does not understand";
     Error::new(ErrorKind::Broken, message).effect_unknown()
 }
@@ -85,7 +89,7 @@ fn next(answers: &mut std::vec::IntoIter<Vec<Row>>) -> Result<Vec<Row>> {
     answers.next().ok_or_else(broken)
 }
 
-fn int(row: &Row, at: usize) -> Result<Option<i64>> {
+pub(super) fn int(row: &Row, at: usize) -> Result<Option<i64>> {
     match row.as_ref(at) {
         Some(Value::NULL) => Ok(None),
         Some(Value::Int(n)) => Ok(Some(*n)),
@@ -107,11 +111,11 @@ fn raw(row: &Row, at: usize) -> Result<Option<&[u8]>> {
     }
 }
 
-fn string(row: &Row, at: usize) -> Result<Option<String>> {
+pub(super) fn string(row: &Row, at: usize) -> Result<Option<String>> {
     Ok(raw(row, at)?.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
 
-fn number(number: Option<i64>) -> u64 {
+pub(super) fn number(number: Option<i64>) -> u64 {
     number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
 }
 
@@ -120,7 +124,7 @@ fn small(number: Option<i64>) -> u32 {
 }
 
 /// A row of `seen.sql`, with the ticket's capacity.
-fn seen(row: &Row) -> Result<(u32, Seen)> {
+pub(crate) fn seen(row: &Row) -> Result<(u32, Seen)> {
     let seen = Seen {
         token: Some(number(int(row, 0)?)),
         mode: match int(row, 1)? {
@@ -194,7 +198,9 @@ pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entere
         steps[2].add(sql!("joined"), words).add(sql!("seen"), words);
     }
     steps.iter().for_each(|step| script.0.push_str(&step.0));
-    let mut answers = script.commit(client).await?.into_iter();
+    script.0.push_str("COMMIT;\n");
+    let tickets: Vec<TicketId> = batch.iter().map(|ticket| ticket.place.id).collect();
+    let mut answers = client.run_entering(tickets.clone(), script.0.clone()).await?.into_iter();
     let mut found = read_entered(client, batch, &order, &mut answers)?;
     if found.is_none() {
         // A line is missing: made by a transaction of its own, then the same again. It is there now, unless it was taken out
@@ -206,7 +212,7 @@ pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entere
                 make.add(sql!("make"), &[("name", &bytes(name.key().as_bytes())), ("said", &maybe(name.long()))]);
             }
             client.run(&make.0).await?;
-            let mut answers = client.run(&script.0).await?.into_iter();
+            let mut answers = client.run_entering(tickets.clone(), script.0.clone()).await?.into_iter();
             found = read_entered(client, batch, &order, &mut answers)?;
             if found.is_some() {
                 break;
@@ -286,8 +292,11 @@ fn presence(there: bool) -> Presence {
     if there { Presence::There } else { Presence::Gone }
 }
 
-/// One round trip for the batch.
+/// One round trip for the batch, behind every enter of these tickets that is still under way.
 pub(super) async fn leave(client: &Client, batch: &[Place]) -> Result<Vec<Presence>> {
+    for place in batch {
+        client.answered(place.id).await?;
+    }
     let which = |at: usize| format!("id = {}", bytes(batch[at].id.as_bytes()));
     let found = take_out(client, &batch.iter().map(|place| &place.name).collect::<Vec<_>>(), which).await?;
     for (place, found) in batch.iter().zip(&found) {
@@ -333,34 +342,51 @@ async fn take_out(client: &Client, names: &[&Name], which: impl Fn(usize) -> Str
     Ok(found)
 }
 
-/// One round trip for the batch.
+/// One round trip for the batch: few statements, however many tickets.
 pub(super) async fn renew(client: &Client, batch: &[Renew]) -> Result<Vec<Renewed>> {
-    let order = sorted(batch, |ticket| &ticket.place.name);
+    if batch.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: BTreeSet<&str> = batch.iter().map(|ticket| ticket.place.name.key()).collect();
     let mut script = Script::transaction();
-    script.lock(order.iter().map(|at| (*at, &batch[*at].place.name)));
-    for at in &order {
-        let ticket = &batch[*at];
-        let at_least = ticket.at_least.map_or(0, |n| i64::try_from(n).unwrap_or(i64::MAX));
-        script.add(
-            sql!("renew"),
-            &[
-                ("i", &at.to_string()),
-                ("name", &bytes(ticket.place.name.key().as_bytes())),
-                ("id", &bytes(ticket.place.id.as_bytes())),
-                ("lease", &micros(ticket.lease).to_string()),
-                ("at_least", &at_least.to_string()),
-            ],
-        );
+    script.add(sql!("lock_all"), &[("names", &listed(names.iter().map(|name| bytes(name.as_bytes()))))]);
+    script.add(sql!("now"), &[]);
+    let mut leases: BTreeMap<i64, Vec<&Place>> = BTreeMap::new();
+    for ticket in batch {
+        leases.entry(micros(ticket.lease)).or_default().push(&ticket.place);
     }
+    let id = |place: &Place| bytes(place.id.as_bytes());
+    for (lease, places) in leases {
+        let both = |place: &&Place| format!("({}, {})", id(place), bytes(place.name.key().as_bytes()));
+        let words: &[(&str, &str)] = &[
+            ("lease", &lease.to_string()),
+            ("ids", &listed(places.iter().map(|place| id(place)))),
+            ("places", &listed(places.iter().map(both))),
+        ];
+        script.add(sql!("renew_all"), words);
+    }
+    for ticket in batch {
+        let Some(at_least) = ticket.at_least.map(|n| i64::try_from(n).unwrap_or(i64::MAX)) else { continue };
+        let words: &[(&str, &str)] = &[
+            ("name", &bytes(ticket.place.name.key().as_bytes())),
+            ("id", &id(&ticket.place)),
+            ("at_least", &at_least.to_string()),
+        ];
+        script.add(sql!("raise"), words);
+    }
+    script.add(sql!("renewed"), &[("ids", &listed(batch.iter().map(|ticket| id(&ticket.place))))]);
     let mut answers = script.commit(client).await?.into_iter();
-    let mut all = vec![Renewed::Gone; batch.len()];
-    for at in order {
-        let rows = next(&mut answers)?;
-        if let Some(lease) = int(rows.first().ok_or_else(broken)?, 0)? {
-            all[at] = Renewed::There { lease: duration(lease) };
-        }
+    next(&mut answers)?;
+    let mut there = HashMap::new();
+    for row in &next(&mut answers)? {
+        let place = (string(row, 0)?.unwrap_or_default(), string(row, 1)?.unwrap_or_default());
+        there.insert(place, int(row, 2)?.map_or(Duration::ZERO, duration));
     }
-    Ok(all)
+    let renewed = |ticket: &Renew| {
+        let place = (ticket.place.id.to_string(), ticket.place.name.key().to_string());
+        there.get(&place).map_or(Renewed::Gone, |lease| Renewed::There { lease: *lease })
+    };
+    Ok(batch.iter().map(renewed).collect())
 }
 
 /// One round trip.

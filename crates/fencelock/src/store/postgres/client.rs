@@ -287,7 +287,7 @@ impl Client {
 }
 
 /// Our SQL with the schema's name put in.
-pub(super) fn spelled<'a>(sql: &'a str, schema: &str) -> std::borrow::Cow<'a, str> {
+pub(crate) fn spelled<'a>(sql: &'a str, schema: &str) -> std::borrow::Cow<'a, str> {
     if schema == settings::SCHEMA {
         return sql.into();
     }

@@ -46,6 +46,17 @@ pub(super) fn of_call(error: tokio_postgres::Error, address: &str) -> Error {
     }
 }
 
+/// A statement in a transaction of the user's own: whatever it did ends with that.
+pub(crate) fn of_transaction(error: tokio_postgres::Error) -> Error {
+    match error.code() {
+        Some(code) if *code == SqlState::T_R_DEADLOCK_DETECTED => {
+            Error::new(ErrorKind::Deadlock, "the database ended this transaction to end a deadlock: lock in one order")
+                .caused_by(error)
+        }
+        _ => of_call(error, "the database"),
+    }
+}
+
 /// What the server said. A statement that failed was rolled back, unless the server was ending the connection: then it may
 /// have been committed a moment before.
 fn of_server(db: &DbError, address: &str) -> Error {

@@ -12,7 +12,7 @@ use tokio_postgres::{Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// The schema that the tables live in, unless the URL names another.
-pub(super) const SCHEMA: &str = "fencelock";
+pub(crate) const SCHEMA: &str = "fencelock";
 /// The server ends a statement that takes longer than this; we give up a little later.
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_millis(4500);
 
@@ -68,10 +68,7 @@ impl Settings {
             Some(_) => return Err(invalid("migrate is on or off".into())),
         };
         let schema = option("schema").unwrap_or(SCHEMA).to_string();
-        let plain = schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-        if !plain || schema.is_empty() || schema.len() > 60 || schema.as_bytes()[0].is_ascii_digit() {
-            return Err(invalid("a schema is named by up to 60 of a-z, 0-9 and _".into()));
-        }
+        check_schema(&schema)?;
         let listen = match option("listen") {
             None | Some("on") => Listen::Here,
             Some("off") => Listen::Off,
@@ -130,6 +127,15 @@ impl Settings {
         }
         settings
     }
+}
+
+/// Whether a schema's name can be put into our SQL.
+pub(crate) fn check_schema(schema: &str) -> Result<()> {
+    let plain = schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if !plain || schema.is_empty() || schema.len() > 60 || schema.as_bytes()[0].is_ascii_digit() {
+        return Err(Error::new(ErrorKind::InvalidInput, "a schema is named by up to 60 of a-z, 0-9 and _"));
+    }
+    Ok(())
 }
 
 /// Where it is, without user and password.

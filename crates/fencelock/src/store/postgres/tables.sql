@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS fencelock.layout (
 CREATE TABLE IF NOT EXISTS fencelock.line (
   name text COLLATE "C" PRIMARY KEY,
   long text,                                        -- what the name stands for, where it is a hash
-  last bigint NOT NULL,                             -- the last number given
+  last bigint NOT NULL,                             -- the last number given; 0: none yet, begin above the floor
   frontier bigint NOT NULL DEFAULT 0,               -- every ticket up to this number is inside, the others wait
   inside bigint NOT NULL DEFAULT 0,                 -- the weight inside
   total bigint NOT NULL DEFAULT 0,                  -- the weight of all tickets
@@ -59,3 +59,12 @@ CREATE TABLE IF NOT EXISTS fencelock.watcher (
   expiry timestamptz NOT NULL,
   PRIMARY KEY (client, scope, prefix)
 );
+
+-- What a resource in this database has accepted, per lock and label of the store that the lock is in: see the module `fence`.
+CREATE TABLE IF NOT EXISTS fencelock.mark (
+  name text COLLATE "C" NOT NULL,
+  label text COLLATE "C" NOT NULL,
+  exclusive_mark bigint NOT NULL,
+  shared_mark bigint NOT NULL,
+  PRIMARY KEY (name, label)
+) WITH (fillfactor = 50);

@@ -17,7 +17,7 @@ use tokio_postgres::types::{FromSql, Type};
 const SEEN: &str = "s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_entered, s_admitted, s_left";
 
 /// One column, by its name.
-fn get<'a, T: FromSql<'a>>(row: &'a Row, column: &str) -> Result<T> {
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: &str) -> Result<T> {
     row.try_get(column).map_err(|error| {
         let message = format!("the database answered something that this version does not understand, in {column}");
         Error::new(ErrorKind::Broken, message).effect_unknown().caused_by(error)
@@ -28,7 +28,7 @@ fn missing() -> Error {
     Error::new(ErrorKind::Broken, "the database gave no answer").effect_unknown()
 }
 
-fn number(number: i64) -> u64 {
+pub(super) fn number(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
@@ -48,12 +48,20 @@ fn restored<T>(order: &[usize], answers: impl Iterator<Item = Result<T>>) -> Res
     all.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
 }
 
-fn seen(row: &Row) -> Result<Option<(u32, Seen)>> {
-    let Some(token) = get::<Option<i64>>(row, "s_number")? else { return Ok(None) };
+/// Somebody, if there is one.
+pub(crate) fn seen(row: &Row) -> Result<Option<(u32, Seen)>> {
+    if get::<Option<i64>>(row, "s_number")?.is_none() {
+        return Ok(None);
+    }
+    seen_of(row).map(Some)
+}
+
+/// A ticket as others see it, with its capacity.
+pub(super) fn seen_of(row: &Row) -> Result<(u32, Seen)> {
     let unsigned = |column| Ok::<_, Error>(u32::try_from(get::<i32>(row, column)?).unwrap_or(0));
     let span = |column| Ok::<_, Error>(get::<Option<i64>>(row, column)?.map(duration));
     let seen = Seen {
-        token: Some(number(token)),
+        token: get::<Option<i64>>(row, "s_number")?.map(number),
         mode: match get::<i32>(row, "s_mode")? {
             0 => Mode::Exclusive,
             1 => Mode::Shared,
@@ -69,7 +77,7 @@ fn seen(row: &Row) -> Result<Option<(u32, Seen)>> {
         admitted: span("s_admitted")?,
         expires_in: span("s_left")?,
     };
-    Ok(Some((unsigned("s_capacity")?, seen)))
+    Ok((unsigned("s_capacity")?, seen))
 }
 
 fn hear(client: &Client, row: &Row) -> Result<()> {
@@ -363,7 +371,7 @@ pub(super) async fn list(client: &Client, prefix: &str, after: Option<&str>, lim
     rows.iter().map(listed).collect()
 }
 
-fn spelled_scopes(scopes: &[Scope]) -> (Vec<&str>, Vec<bool>) {
+pub(super) fn spelled_scopes(scopes: &[Scope]) -> (Vec<&str>, Vec<bool>) {
     scopes.iter().map(spell).unzip()
 }
 

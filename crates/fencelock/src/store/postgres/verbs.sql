@@ -16,10 +16,12 @@ BEGIN
   END IF;
   LOOP
     SELECT * INTO l FROM fencelock.line WHERE name = n FOR NO KEY UPDATE;
-    IF FOUND OR NOT make THEN
+    IF FOUND AND (l.last > 0 OR NOT make) OR NOT FOUND AND NOT make THEN
       RETURN l;
     END IF;
-    INSERT INTO fencelock.line (name, long, last, touched) VALUES (n, said, 0, clock_timestamp()) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+      INSERT INTO fencelock.line (name, long, last, touched) VALUES (n, said, 0, clock_timestamp()) ON CONFLICT DO NOTHING;
+    END IF;
     IF FOUND THEN
       -- Only now: whoever took the line out before us has committed its floor.
       UPDATE fencelock.line SET last = (SELECT floor FROM fencelock.layout) WHERE name = n RETURNING * INTO l;
@@ -626,6 +628,71 @@ BEGIN
   END IF;
   IF seen_lines < most THEN
     upto := NULL;
+  END IF;
+  RETURN NEXT;
+END $$;
+
+-- Inside a transaction of the user's own: locks the line's row until that ends. `wait` is in milliseconds; 0: not at all, NULL:
+-- for ever. `what`: 0 locked, 1 not within that time, 2 somebody is in the line by a ticket. What is not 0 keeps no lock.
+CREATE OR REPLACE FUNCTION fencelock.lock_in(n text, said text, wait bigint)
+RETURNS TABLE (what integer,
+  s_number bigint, s_mode integer, s_weight integer, s_capacity integer, s_owner text, s_host text,
+  s_pid bigint, s_identity text, s_reason text, s_entered bigint, s_admitted bigint, s_left bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  before text := current_setting('lock_timeout');
+  now timestamptz;
+  l fencelock.line;
+  t fencelock.ticket;
+BEGIN
+  what := 0;
+  BEGIN
+    -- Whoever makes a line's row is waited for as well, so NOWAIT would not do.
+    PERFORM set_config('lock_timeout', CASE WHEN wait IS NULL THEN '0' ELSE greatest(wait, 1)::text END, true);
+    LOOP
+      SELECT * INTO l FROM fencelock.line k WHERE k.name = n FOR NO KEY UPDATE;
+      EXIT WHEN FOUND;
+      INSERT INTO fencelock.line (name, long, last, touched) VALUES (n, said, 0, clock_timestamp()) ON CONFLICT DO NOTHING;
+      EXIT WHEN FOUND;
+    END LOOP;
+    IF l.total > 0 THEN
+      now := clock_timestamp();
+      SELECT * INTO t FROM fencelock.ticket k WHERE k.name = n AND k.expiry > now ORDER BY k.number LIMIT 1;
+      IF FOUND THEN
+        RAISE 'held by a ticket' USING ERRCODE = 'FL001';
+      END IF;
+    END IF;
+    PERFORM set_config('lock_timeout', before, true);
+  EXCEPTION
+    -- Rolls back to the inner BEGIN: the row is let go, and the setting is what it was.
+    WHEN lock_not_available THEN
+      what := 1;
+    WHEN SQLSTATE 'FL001' THEN
+      what := 2;
+      SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_entered, s_admitted,
+        s_left FROM fencelock.seen(t, now);
+  END;
+  RETURN NEXT;
+END $$;
+
+-- Inside a transaction of the user's own: accepts an access and remembers it, or refuses it and says which token stood in the
+-- way. Exclusive passes if neither mark is above it, shared if the exclusive one is not.
+CREATE OR REPLACE FUNCTION fencelock.fence_in(n text, store_label text, token bigint, alone boolean)
+RETURNS TABLE (accepted boolean, overtaken_by bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO fencelock.mark AS m (name, label, exclusive_mark, shared_mark)
+  VALUES (n, store_label, CASE WHEN alone THEN token ELSE 0 END, CASE WHEN alone THEN 0 ELSE token END)
+  ON CONFLICT (name, label) DO UPDATE SET
+    exclusive_mark = CASE WHEN alone THEN token ELSE m.exclusive_mark END,
+    shared_mark = CASE WHEN alone THEN m.shared_mark ELSE greatest(m.shared_mark, token) END
+  WHERE token >= m.exclusive_mark AND (NOT alone OR token >= m.shared_mark);
+  accepted := FOUND;
+  IF NOT accepted THEN
+    SELECT greatest(m.exclusive_mark, CASE WHEN alone THEN m.shared_mark ELSE 0 END) INTO overtaken_by
+    FROM fencelock.mark m WHERE m.name = n AND m.label = store_label;
   END IF;
   RETURN NEXT;
 END $$;
