@@ -14,6 +14,8 @@ pub mod fence;
 pub mod limit;
 pub mod line;
 pub mod name;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod sql;
 pub mod store;
 
 mod acquire;
