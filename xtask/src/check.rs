@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::Instant;
 
 /// The library must build, and be clean, with each of these alone.
-const FEATURES: &[&str] = &["", "memory", "sqlite", "test-util", "redis", "postgres", "mysql", "memory,sqlite", "tower"];
+const FEATURES: &[&str] =
+    &["", "memory", "sqlite", "test-util", "redis", "postgres", "mysql", "memory,sqlite", "tower"];
 
 /// Runs every check, whatever the others say. `Ok(true)` if all are satisfied.
 pub(crate) fn check() -> Result<bool> {

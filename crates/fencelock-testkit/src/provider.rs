@@ -20,6 +20,7 @@ pub struct Provider {
     pub(crate) needs_runtime: bool,
     pub(crate) virtual_time: Option<Arc<dyn Fn() -> (VirtualClock, Open) + Send + Sync>>,
     pub(crate) beside: Option<OpenBeside>,
+    pub(crate) keeps_limiters: bool,
 }
 
 /// Opens what another client of the same store keeps beside locks.
@@ -39,6 +40,7 @@ impl Provider {
             needs_runtime: true,
             virtual_time: None,
             beside: None,
+            keeps_limiters: false,
         }
     }
 
@@ -81,9 +83,18 @@ impl Provider {
         self
     }
 
-    /// For a store that keeps limiters or registers: each call opens what another client of the same store has of them.
+    /// For a store that keeps limiters and registers: each call opens what another client of the same store has of them.
     #[must_use]
-    pub fn beside<F>(mut self, open: impl Fn() -> F + Send + Sync + 'static) -> Provider
+    pub fn beside<F>(self, open: impl Fn() -> F + Send + Sync + 'static) -> Provider
+    where
+        F: Future<Output = Beside> + Send + 'static,
+    {
+        Provider { keeps_limiters: true, ..self.registers(open) }
+    }
+
+    /// The same for a store that keeps registers only.
+    #[must_use]
+    pub fn registers<F>(mut self, open: impl Fn() -> F + Send + Sync + 'static) -> Provider
     where
         F: Future<Output = Beside> + Send + 'static,
     {

@@ -69,7 +69,7 @@ impl Need {
             Need::Processes => (provider.url.is_some() && cfg!(unix), "no URL to reach it by"),
             Need::NoRuntime => (!provider.needs_runtime, "needs a runtime"),
             Need::VirtualTime => (provider.virtual_time.is_some(), "no virtual time"),
-            Need::Limiters => (provider.beside.is_some(), "no limiters"),
+            Need::Limiters => (provider.keeps_limiters, "no limiters"),
             Need::Registers => (provider.beside.is_some(), "no registers"),
         };
         (!there).then_some(why)

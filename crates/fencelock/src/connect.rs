@@ -185,19 +185,23 @@ impl Target {
             "postgres" => {
                 let url = format!("postgres:{}", self.rest);
                 let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
-                Ok(Arc::new(match label {
+                let store = Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                });
+                *beside = Beside::nothing().with_registers(store.clone());
+                Ok(store)
             }
             #[cfg(feature = "mysql")]
             "mysql" => {
                 let url = format!("mysql:{}", self.rest);
                 let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
-                Ok(Arc::new(match label {
+                let store = Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                });
+                *beside = Beside::nothing().with_registers(store.clone());
+                Ok(store)
             }
             #[cfg(feature = "redis")]
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {

@@ -49,6 +49,7 @@ pub(crate) use verbs::seen;
 mod attend;
 mod client;
 mod fault;
+mod registers;
 mod settings;
 mod verbs;
 
@@ -116,7 +117,11 @@ impl PostgresStore {
     /// The SQL that makes the tables and functions, for `psql --single-transaction`. It may be run again.
     #[must_use]
     pub fn layout(schema: &str) -> String {
-        let sql = concat!(include_str!("postgres/tables.sql"), include_str!("postgres/verbs.sql"));
+        let sql = concat!(
+            include_str!("postgres/tables.sql"),
+            include_str!("postgres/verbs.sql"),
+            include_str!("postgres/registers.sql")
+        );
         client::spelled(sql, schema).into_owned()
     }
 

@@ -103,7 +103,7 @@ pub(super) fn int(row: &Row, at: usize) -> Result<Option<i64>> {
     }
 }
 
-fn raw(row: &Row, at: usize) -> Result<Option<&[u8]>> {
+pub(super) fn raw(row: &Row, at: usize) -> Result<Option<&[u8]>> {
     match row.as_ref(at) {
         Some(Value::NULL) => Ok(None),
         Some(Value::Bytes(bytes)) => Ok(Some(bytes)),
