@@ -28,9 +28,12 @@ impl Shared {
         if let Some(note) = &note {
             record.say(note)?;
         }
+        record.lower(weight.unwrap_or(u32::MAX));
         let sent = self.clock.now();
-        let Some(weight) = weight.filter(|weight| *weight < node.weight) else {
-            if note.is_none() {
+        let prefix = node::prefix(&line, place.id, Kind::Read, record.weight, node.capacity);
+        let lighter = format!("{prefix}{:010}", node.order);
+        if record.weight == node.weight || lighter == path {
+            if record == *node.record {
                 // Nothing to say but whether it is there: the leader knows.
                 let mut writer = live.client.new_multi_writer();
                 writer.add_check_version(&path, -1).map_err(|error| self.asking(error))?;
@@ -44,16 +47,13 @@ impl Shared {
             if answer.is_ok() {
                 self.lines.with(place, |own| {
                     if let Some(node) = &mut own.node {
+                        node.weight = record.weight;
                         node.record = Arc::new(record);
                     }
                 });
             }
             return self.presence(place, answer.map(drop).map_err(|source| MultiWriteError::RequestFailed { source }));
-        };
-        record.lower(weight);
-        let digits = format!("{:010}", node.order);
-        let prefix = node::prefix(&line, place.id, Kind::Read, record.weight, node.capacity);
-        let lighter = format!("{prefix}{digits}");
+        }
         let child = lighter[line.len() + 1..].to_string();
         let data = node::data(&record, Some(node.token));
         let mut writer = live.client.new_multi_writer();

@@ -39,6 +39,17 @@ impl Shared {
         let live = self.session(ticket.lease).await?;
         // Nobody comes in before those of ours who wait already: there is nothing to be read yet.
         let blind = ticket.queue && !known && self.lines.has_waiting(&place.name, ticket.capacity);
+        // A refused node is a change of the line, and would call everybody who waits beside it, who would call us. So those who
+        // have been refused before look first: one more round trip, and no node where there is no room.
+        if !ticket.queue && !known && self.watches.is_watched(&line) {
+            let seats = self.read(&live, &place.name).await?;
+            if !crate::line::admits(seats.all().iter().map(|seat| seat.weight), ticket.weight, ticket.capacity)
+                && seats.head().is_some_and(|head| head.capacity == ticket.capacity)
+            {
+                let head = seats.head().map(|seat| seat.child.as_str()).unwrap_or_default();
+                return Ok(Entered::Full { holder: self.seen(&live, &line, head).await? });
+            }
+        }
         self.lines.expect(place, &live);
         let data = record.to_bytes();
         let prefix = node::prefix(&line, place.id, ticket.kind, ticket.weight, ticket.capacity);

@@ -287,7 +287,7 @@ impl Lines {
     }
 
     /// Compares what the server says that this session owns with what we know of. Says which nodes are nobody's, and which of
-    /// our tickets that are inside are missing; lines with a missing waiter are looked at.
+    /// our tickets that are inside are missing; lines with somebody missing are looked at.
     pub(super) fn compare(
         &self,
         session: i64,
@@ -315,9 +315,10 @@ impl Lines {
                 if !there.contains(&(&**key, &*node.child)) {
                     match own.phase {
                         Phase::Inside => missing.push(*id),
-                        Phase::Waiting => look = true,
-                        Phase::Unanswered | Phase::Gone => {}
+                        Phase::Waiting => {}
+                        Phase::Unanswered | Phase::Gone => continue,
                     }
+                    look = true;
                 }
             }
             if look {

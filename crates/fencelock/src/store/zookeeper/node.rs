@@ -228,10 +228,14 @@ pub(super) fn ticket(seat: &Seat, czxid: i64, data: &[u8]) -> Result<Ticket> {
     let ours = data.first() == Some(&b'{');
     let kept = ours.then(|| serde_json::from_slice::<Kept>(data).ok()).flatten();
     let mut record = Record::parse(data, "another client")?;
-    (record.weight, record.capacity) = (seat.weight, seat.capacity);
     if record.kind.mode() != seat.kind.mode() {
         record.kind = seat.kind;
     }
+    // A reader that weighs more than one is no other reader to anybody: it fits beside all of them.
+    if seat.kind != Kind::Read || record.capacity != WHOLE || record.weight == WHOLE {
+        record.weight = seat.weight;
+    }
+    record.capacity = seat.capacity;
     let czxid = u64::try_from(czxid).ok();
     Ok(Ticket {
         order: seat.order,

@@ -63,7 +63,7 @@ impl Servers {
             Some("creator") => return Err(invalid("acl=creator needs a user and a password in the address")),
             Some(_) => return Err(invalid("the option acl is open or creator")),
         };
-        let session = options.get("session").map(|text| duration(text)).transpose()?;
+        let session = options.get("session").map(|text| session(text)).transpose()?;
         let tls = tls(options)?;
         let address = format!("zookeeper://{hosts}{chroot}");
         Ok(Servers { hosts, chroot: chroot.to_string(), user, tls, open, session, address })
@@ -151,20 +151,10 @@ fn credentials(text: &str) -> Result<String> {
     }
 }
 
-/// `250ms`, `30s`, `5m`.
-fn duration(text: &str) -> Result<Duration> {
-    let wrong = || invalid("the option session is a duration of at least 400ms: 500ms, 30s, 5m");
-    let end = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(end);
-    let unit = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        _ => return Err(wrong()),
-    };
-    let millis = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
-    let duration = Duration::from_millis(millis);
-    if (SHORTEST..=LONGEST_ASKED).contains(&duration) { Ok(duration) } else { Err(wrong()) }
+fn session(text: &str) -> Result<Duration> {
+    let wrong = |why: &str| invalid(&format!("the option session is {why}"));
+    let timeout = crate::duration::parse(text).map_err(|why| wrong(&why))?;
+    if (SHORTEST..=LONGEST_ASKED).contains(&timeout) { Ok(timeout) } else { Err(wrong("between 400ms and 24h")) }
 }
 
 fn tls(options: &BTreeMap<String, String>) -> Result<Option<TlsOptions>> {

@@ -8,9 +8,10 @@ use super::{BoxStream, Hint, Name, Result, Scope, Shared};
 use crate::store::hints::Hints;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use zookeeper_client::{AddWatchMode, EventType, PersistentWatcher, SessionState};
@@ -25,6 +26,36 @@ const AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct Watches {
     pub(super) slot: Arc<Slot>,
     hints: Hints,
+    /// How many streams there are of each folder.
+    folders: Mutex<HashMap<String, usize>>,
+}
+
+impl Watches {
+    /// Whether somebody of ours watches this very line: most likely an unfair waiter.
+    pub(super) fn is_watched(&self, line: &str) -> bool {
+        self.folders.lock().unwrap_or_else(PoisonError::into_inner).contains_key(line)
+    }
+}
+
+/// One stream of hints.
+struct Watching {
+    shared: Weak<Shared>,
+    folder: String,
+    /// Dropped with the stream: whoever follows for it ends.
+    _listening: oneshot::Sender<()>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut folders = shared.watches.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = folders.get_mut(&self.folder) {
+            *count -= 1;
+            if *count == 0 {
+                folders.remove(&self.folder);
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -40,11 +71,12 @@ impl Shared {
         let hints = self.watches.hints.subscribe(scope);
         // A second watch of the same folder is cheap, and its answer says that from now on everything is told.
         let watcher = self.set_watch(&folder).await?;
-        // Dropped with the stream.
         let (listening, ended) = oneshot::channel();
+        *self.watches.folders.lock().unwrap_or_else(PoisonError::into_inner).entry(folder.clone()).or_default() += 1;
+        let watching = Watching { shared: Arc::downgrade(self), folder: folder.clone(), _listening: listening };
         self.host(|host| host.spawn(follow(Arc::downgrade(self), folder, watcher, ended)));
         let keeps = move |hint| {
-            let _ = &listening;
+            let _ = &watching;
             hint
         };
         Ok(hints.map(keeps).boxed())
