@@ -51,6 +51,12 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart",
             "no permits, no upgrade, nobody can be put out",
         ],
+        "zookeeper" => &[
+            "fair",
+            "tokens grow for ever, also over leader changes",
+            "waiters are woken at once",
+            "exclusion with Curator's mutex and read-write lock",
+        ],
         _ => &[],
     }
 }

@@ -177,7 +177,7 @@ async fn keep_up(shared: Weak<Shared>, live: Weak<Live>) {
             if touch.is_some_and(|touch| touch <= now) && live.is_connected() {
                 live.touch().await;
             }
-            if live.has_tickets() && live.is_connected() {
+            if live.wants_comparing(compared) && live.is_connected() {
                 let many = u32::try_from(shared.lines.count(live.id) / COMPARED).unwrap_or(u32::MAX);
                 let due = compared.after(COMPARE.saturating_mul(many.saturating_add(1)));
                 if due <= now {

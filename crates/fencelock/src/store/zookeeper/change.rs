@@ -60,6 +60,8 @@ impl Shared {
         let options = CreateMode::Ephemeral.with_acls(self.servers.acls());
         writer.add_delete(&path, None).map_err(|error| self.asking(error))?;
         writer.add_create(&lighter, &data, &options).map_err(|error| self.asking(error))?;
+        // Whoever stops waiting here does not know under which name its node is.
+        let was = self.lines.with(place, |own| std::mem::replace(&mut own.uncertain, true)).unwrap_or(true);
         let answer = writer.commit().await;
         live.wrote_multi(sent, &answer);
         match answer {
@@ -78,7 +80,7 @@ impl Shared {
         let token = node.token;
         let (order, capacity) = (node.order, node.capacity);
         let node = Node { child, order, token, moved: true, weight, capacity, record: Arc::new(record), known };
-        self.lines.with(place, |own| own.node = Some(node));
+        self.lines.with(place, |own| (own.node, own.uncertain) = (Some(node), was));
         self.lines.doubt(&place.name);
         if phase == Phase::Waiting {
             // Lighter than before: it may fit now.
@@ -173,6 +175,13 @@ impl Shared {
         };
         let path = format!("{line}/{}", seat.child);
         let inside = self.lines.with(new, |own| own.phase == Phase::Inside).unwrap_or(false);
+        if !was_there && !inside && old.is_some() {
+            // The first ticket was gone already: there was nothing to upgrade.
+            self.delete(live, &path).await.map_err(Error::effect_unknown)?;
+            self.lines.forget(new);
+            self.lines.forget(place);
+            return Ok(Upgraded::Gone);
+        }
         let ahead: Vec<_> = seats.all().iter().take_while(|other| other.child != seat.child).collect();
         let other = ahead.iter().find(|other| other.id != place.id && other.id != new.id);
         if let Some(other) = other.filter(|_| !inside) {
@@ -180,13 +189,6 @@ impl Shared {
             deleted.map_err(Error::effect_unknown)?;
             self.lines.forget(new);
             return Ok(Upgraded::Held { by: by.ok().flatten() });
-        }
-        if !was_there && !inside && old.is_some() {
-            // The first ticket was gone already: there was nothing to upgrade.
-            self.delete(live, &path).await.map_err(Error::effect_unknown)?;
-            self.lines.forget(new);
-            self.lines.forget(place);
-            return Ok(Upgraded::Gone);
         }
         let Some(facts) = self.facts(live, line, &seat.child).await? else {
             self.lines.forget(new);

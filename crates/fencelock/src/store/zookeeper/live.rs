@@ -25,6 +25,8 @@ use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
 
 /// A session that nobody has used for so many timeouts is not kept fresh any more; the next use opens another.
 const IDLE: u32 = 10;
+/// What was sent this long ago has had its effect, or will have none.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// A session.
 pub(super) struct Live {
@@ -38,8 +40,9 @@ pub(super) struct Live {
     connected: AtomicBool,
     /// How many tickets hang on it, or may.
     tickets: AtomicUsize,
-    /// When it was last asked for.
+    /// When it was last asked for, and when a ticket last went.
     used: AtomicU64,
+    went: AtomicU64,
     /// Its upkeep sleeps for long.
     dozing: AtomicBool,
     pub(super) woken: Notify,
@@ -90,6 +93,7 @@ impl Live {
             connected: AtomicBool::new(true),
             tickets: AtomicUsize::new(0),
             used: AtomicU64::new(sent.as_nanos()),
+            went: AtomicU64::new(0),
             dozing: AtomicBool::new(false),
             woken: Notify::new(),
             clock,
@@ -162,7 +166,15 @@ impl Live {
     }
 
     pub(super) fn ticket_went(&self) {
+        self.went.fetch_max(self.clock.now().as_nanos(), Ordering::AcqRel);
         self.tickets.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether what it owns is to be compared with what we know, if that was last done then: while it has tickets, and once
+    /// more when what was sent for the last of them has surely had its effect.
+    pub(super) fn wants_comparing(&self, compared: Moment) -> bool {
+        let went = Moment::from_nanos(self.went.load(Ordering::Acquire));
+        self.has_tickets() || (went > Moment::default() && compared < went.after(SETTLED))
     }
 
     /// When it must write something at the latest, so that what is left never falls below half; and whether it is in use.
