@@ -52,8 +52,15 @@ async fn histories(ctx: &Ctx, flavour: Flavour) {
             break;
         }
         let name = ctx.name(&format!("h{round}"));
-        let mut history =
-            History { ctx, clients: &clients, name, model: Line::default(), next: 0, tickets: Vec::new(), homes: HashMap::new() };
+        let mut history = History {
+            ctx,
+            clients: &clients,
+            name,
+            model: Line::default(),
+            next: 0,
+            tickets: Vec::new(),
+            homes: HashMap::new(),
+        };
         let acts = 40 + rng.usize(..40);
         let mut told = Vec::new();
         for _ in 0..acts {

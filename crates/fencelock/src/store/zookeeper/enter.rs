@@ -147,14 +147,7 @@ impl Shared {
     }
 
     /// It is in the line from now on.
-    fn stay(
-        self: &Arc<Self>,
-        place: &Place,
-        node: Node,
-        phase: Phase,
-        live: &Live,
-        called: Moment,
-    ) -> Entered {
+    fn stay(self: &Arc<Self>, place: &Place, node: Node, phase: Phase, live: &Live, called: Moment) -> Entered {
         let (token, lease) = (node.token, live.remaining(called));
         if self.lines.entered(place, node, phase) {
             self.needs_attendant(&place.name);

@@ -48,8 +48,5 @@ fn denied(error: ZkError) -> Error {
 
 /// Whether a request that writes was answered by the leader, though with a refusal: that is as good a sign of life.
 pub(super) fn is_answer(error: &ZkError) -> bool {
-    matches!(
-        error,
-        ZkError::NoNode | ZkError::NoAuth | ZkError::BadVersion | ZkError::NodeExists | ZkError::NotEmpty
-    )
+    matches!(error, ZkError::NoNode | ZkError::NoAuth | ZkError::BadVersion | ZkError::NodeExists | ZkError::NotEmpty)
 }

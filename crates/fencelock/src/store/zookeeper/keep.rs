@@ -25,9 +25,7 @@ impl Shared {
         let line = node::line_path(&place.name)?;
         let known = self.lines.with(place, |own| match &own.node {
             _ if own.live.has_ended() => Known::Ended,
-            Some(node) if own.phase != Phase::Gone => {
-                Known::Node(own.live.clone(), format!("{line}/{}", node.child))
-            }
+            Some(node) if own.phase != Phase::Gone => Known::Node(own.live.clone(), format!("{line}/{}", node.child)),
             _ => Known::No,
         });
         Ok(known.unwrap_or(Known::No))

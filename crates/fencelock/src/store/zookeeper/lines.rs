@@ -152,9 +152,9 @@ impl Lines {
             let now = self.clock.load(Ordering::Acquire);
             let mut lines = self.lines();
             let Some(line) = lines.get_mut(place.name.key()) else { return };
-            let blocked = line.first().is_some_and(|first| {
-                line.seats.blocker(&first.child).is_some_and(|seat| seat.id == place.id)
-            });
+            let blocked = line
+                .first()
+                .is_some_and(|first| line.seats.blocker(&first.child).is_some_and(|seat| seat.id == place.id));
             if let Some(mut own) = line.own.remove(&place.id) {
                 wakers.append(&mut own.wakers);
             }
@@ -175,9 +175,8 @@ impl Lines {
     /// Whether one of ours waits in this line, with this capacity: whoever comes now has to wait too.
     pub(super) fn has_waiting(&self, name: &Name, capacity: u32) -> bool {
         let lines = self.lines();
-        let waits = |own: &Own| {
-            own.phase == Phase::Waiting && own.node.as_ref().is_some_and(|node| node.capacity == capacity)
-        };
+        let waits =
+            |own: &Own| own.phase == Phase::Waiting && own.node.as_ref().is_some_and(|node| node.capacity == capacity);
         lines.get(name.key()).is_some_and(|line| line.own.values().any(waits))
     }
 
@@ -239,7 +238,11 @@ impl Lines {
         let live = first.live.clone();
         let todo = match line.seats.is_inside(&first.child) {
             _ if first.capacity != crate::line::WHOLE => {
-                if watching.is_some_and(current) { Todo::Rest } else { Todo::ReadAndWatch(live) }
+                if watching.is_some_and(current) {
+                    Todo::Rest
+                } else {
+                    Todo::ReadAndWatch(live)
+                }
             }
             Some(false) if current(line.asked) => match line.seats.blocker(&first.child) {
                 Some(seat) if line.is_ours(seat) => Todo::Rest,

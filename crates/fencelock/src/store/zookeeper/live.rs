@@ -145,8 +145,7 @@ impl Live {
 
     /// Whether a new ticket should rather get another session: nobody hangs on this one, and there is not much left of it.
     pub(super) fn is_stale(&self, now: Moment) -> bool {
-        self.has_ended()
-            || (self.tickets.load(Ordering::Acquire) == 0 && self.remaining(now) < self.timeout * 21 / 40)
+        self.has_ended() || (self.tickets.load(Ordering::Acquire) == 0 && self.remaining(now) < self.timeout * 21 / 40)
     }
 
     /// Somebody wants something of it.

@@ -111,7 +111,8 @@ impl Shared {
                 for below in std::mem::take(&mut seats.below) {
                     let path = if path == "/" { format!("/{below}") } else { format!("{path}/{below}") };
                     // What begins otherwise has nothing of interest below it.
-                    let wanted = node::line_key(&path).is_some_and(|key| key.starts_with(prefix) || prefix.starts_with(key));
+                    let wanted =
+                        node::line_key(&path).is_some_and(|key| key.starts_with(prefix) || prefix.starts_with(key));
                     if wanted && path.len() <= node::LONGEST_PATH {
                         next.push(path);
                     }

@@ -36,7 +36,8 @@ pub(super) struct Servers {
 impl Servers {
     /// Of `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]`.
     pub(super) fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<Servers> {
-        let form = || invalid("that is no address of ZooKeeper (zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT])");
+        let form =
+            || invalid("that is no address of ZooKeeper (zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT])");
         let rest = url.strip_prefix("zookeeper://").ok_or_else(form)?;
         let (rest, chroot) = match rest.find('/') {
             Some(at) => rest.split_at(at),

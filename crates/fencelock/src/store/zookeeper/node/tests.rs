@@ -81,13 +81,10 @@ fn readers_watch_the_writer_ahead_and_writers_their_neighbour() {
         [("__WRIT__", 1), ("__READ__", 2), ("__READ__", 3), ("__WRIT__", 4), ("lock-", 5)].map(|(m, n)| child(m, n));
     let line = seats(&[&m5, &w4, &r3, &r2, &w1]);
     let blocker = |child: &String| line.blocker(child).map(|seat| seat.child.clone());
-    assert_eq!([&w1, &r2, &r3, &w4, &m5].map(blocker), [
-        None,
-        Some(w1.clone()),
-        Some(w1.clone()),
-        Some(r3.clone()),
-        Some(w4.clone())
-    ]);
+    assert_eq!(
+        [&w1, &r2, &r3, &w4, &m5].map(blocker),
+        [None, Some(w1.clone()), Some(w1.clone()), Some(r3.clone()), Some(w4.clone())]
+    );
     assert_eq!(line.inside(), 1);
     let line = seats(&[&m5, &w4, &r3, &r2]);
     assert_eq!((line.inside(), line.standing(&r3), line.standing(&w4)), (2, Standing::Inside, Standing::Waiting));
