@@ -4,7 +4,7 @@
 use crate::proxy::{Mode, Proxy};
 use crate::server::{Ensemble, Server};
 use crate::support::{soon, within};
-use fencelock::{Locks, MutexGuard, Options, State};
+use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
 use std::time::{Duration, Instant};
 use zookeeper_client::Client;
 
@@ -25,8 +25,13 @@ pub(crate) fn rounds() -> usize {
 pub(crate) fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<(MutexGuard, Instant)> {
     let mutex = locks.mutex(name);
     tokio::spawn(async move {
-        let guard = mutex.lock_with(options()).await.expect("it gets in");
-        (guard, Instant::now())
+        loop {
+            match mutex.lock_with(options()).await {
+                Ok(guard) => return (guard, Instant::now()),
+                // Nobody leads: that is said after a while, and tried again.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+        }
     })
 }
 

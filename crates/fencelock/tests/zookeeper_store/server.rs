@@ -82,10 +82,6 @@ impl Server {
         self.port
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
     pub(crate) fn url(&self) -> String {
         format!("zookeeper://127.0.0.1:{}", self.port)
     }

@@ -1,6 +1,7 @@
 //! TLS with a private authority and client certificates, on a server that wants them.
 
 use crate::server::{Server, free_port};
+use crate::support::soon;
 use fencelock::{ErrorKind, Locks};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::path::Path;
@@ -53,6 +54,8 @@ async fn a_private_authority_and_client_certificates() {
     ];
     // The certificates are not in the address book of this machine; the server looks its clients up there otherwise.
     let _server = Server::with(&lines, &["-Dzookeeper.ssl.hostnameVerification=false"]);
+    // The second port comes up behind the first.
+    soon("the port is open", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()).await;
     let with = |options: &[(&str, &str)]| {
         let options: Vec<String> = options.iter().map(|(key, name)| format!("{key}={}", file(name))).collect();
         format!("zookeeper://localhost:{port}?{}", options.join("&"))
