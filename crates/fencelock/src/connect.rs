@@ -100,6 +100,14 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "mysql"),
         options: &["mode", "migrate", "tls", "ca"],
     },
+    Scheme {
+        scheme: "zookeeper",
+        form: "zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]",
+        about: "everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks",
+        feature: "zookeeper",
+        built_in: cfg!(feature = "zookeeper"),
+        options: &["session", "acl", "ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -208,6 +216,15 @@ impl Target {
             #[cfg(feature = "redis")]
             "quorum" => {
                 let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let url = format!("zookeeper:{}", self.rest);
+                let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

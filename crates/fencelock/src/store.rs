@@ -31,16 +31,22 @@ pub mod hints;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "_session")]
+pub mod note;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "_session")]
+pub mod session;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// A waiting ticket's lease is at most this, so that a killed waiter with a lease of an hour does not block for an hour.
 pub const LONGEST_WAITING_LEASE: Duration = Duration::from_secs(30);

@@ -61,6 +61,12 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "tokens grow for ever, while the database keeps what it has committed",
             "waiters ask again and again, all of a process at once",
         ],
+        "zookeeper" => &[
+            "fair",
+            "tokens grow for ever, also over leader changes",
+            "waiters are woken at once",
+            "exclusion with Curator's mutex and read-write lock",
+        ],
         _ => &[],
     }
 }
