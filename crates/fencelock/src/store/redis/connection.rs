@@ -70,7 +70,7 @@ impl Live {
         self.try_send(cmd).await.map_err(|error| fault::asking(error, address))
     }
 
-    async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+    pub(super) async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
         let answer = self.connection.clone().send_packed_command(cmd).await.and_then(Value::extract_error);
         if let Err(error) = &answer
             && (error.is_io_error() || error.is_unrecoverable_error())
@@ -82,11 +82,16 @@ impl Live {
 
     /// One round trip; two where the server does not know the script yet.
     pub(super) async fn call(&self, call: &Call, address: &str) -> Result<Value> {
+        self.try_call(call).await.map_err(|error| fault::asking(error, address))
+    }
+
+    /// The same, with the server's own words if it refuses.
+    pub(super) async fn try_call(&self, call: &Call) -> redis::RedisResult<Value> {
         match self.try_send(&call.by_hash()).await {
             Err(error) if error.kind() == redis::ServerErrorKind::NoScript.into() => {
-                self.send(&call.in_full(), address).await
+                self.try_send(&call.in_full()).await
             }
-            answer => answer.map_err(|error| fault::asking(error, address)),
+            answer => answer,
         }
     }
 

@@ -20,8 +20,8 @@ if #ARGV == 7 then
       .. string.format('%d', now + ARGV[4]) .. ' ' .. time .. ' ' .. time .. ' ' .. ARGV[7], 'PX',
       string.format('%d', math.ceil(ARGV[4] / 1000)))
     if #KEYS == 5 and redis.call('EXISTS', KEYS[5]) == 1 then
-      redis.call('PUBLISH', KEYS[1] .. ':changes', KEYS[1] .. ' ' .. ARGV[7])
-      redis.call('PUBLISH', 'fencelock:changes', KEYS[1] .. ' ' .. ARGV[7])
+      redis.call(PUBLISH, KEYS[1] .. ':changes', KEYS[1] .. ' ' .. ARGV[7])
+      if EVERYWHERE then redis.call(PUBLISH, EVERYWHERE, KEYS[1] .. ' ' .. ARGV[7]) end
     end
     return {'1 ' .. ARGV[4] .. ' ' .. time}
   end

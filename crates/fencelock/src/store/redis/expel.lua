@@ -15,7 +15,9 @@ local found = id and (line.sole and line.first or redis.call('HGET', line.hash, 
 if not found then return 0 end
 local ticket = type(found) == 'string' and parse(found) or found
 drop(line, id, ticket)
-line.told[1] = {string.match(ticket.facts, '^%S+ (%S+)'), 'x ' .. id}
 admit(line)
 settle(line)
+-- Whoever is inside need not listen on the line's own channel (a cluster has one): told on the client's, by all nodes.
+local inbox = string.gsub(string.match(ticket.facts, '^%S+ (%S+)'), '{.*}:', '')
+redis.call('PUBLISH', inbox, 'x ' .. id)
 return 1

@@ -14,8 +14,8 @@ if #ARGV == 1 then
     if redis.pcall('SET', KEYS[1], '1 ' .. last, 'PX', '60000').err then redis.call('DEL', KEYS[1]) end
     if #KEYS == 5 and redis.call('EXISTS', KEYS[5]) == 1 then
       local said = KEYS[1] .. ' ' .. string.match(short, '^%S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
-      redis.call('PUBLISH', KEYS[1] .. ':changes', said)
-      redis.call('PUBLISH', 'fencelock:changes', said)
+      redis.call(PUBLISH, KEYS[1] .. ':changes', said)
+      if EVERYWHERE then redis.call(PUBLISH, EVERYWHERE, said) end
     end
     return {1}
   end

@@ -15,7 +15,9 @@
 -- while it waits. The two zsets are indexes: they may hold an id too many (it is then ignored and dropped), never one too
 -- few, so they are written before the hash and cleared after it. Nothing that is read after the first write can fail.
 -- A last key, where there is one, is there while somebody watches: changes are then told as "key facts" on the channels
--- fencelock:{name}:changes and fencelock:changes.
+-- fencelock:{name}:changes and EVERYWHERE.
+-- The caller says how messages are sent, in a first line before each script: PUBLISH is the command, EVERYWHERE the channel
+-- for changes of all lines, or nil where there is none.
 --
 -- No verb walks the line: whatever it does costs O(log n) for each ticket that it takes out, lets in or was asked about.
 
@@ -170,14 +172,14 @@ local function settle(line)
     end
     line.dirty, line.set, line.del = nil, {}, {}
   end
-  for _, news in ipairs(line.told) do redis.call('PUBLISH', news[1], news[2]) end
+  for _, news in ipairs(line.told) do redis.call(PUBLISH, news[1], news[2]) end
   line.told = {}
   if line.changed then
     line.changed = nil
     if #KEYS % 4 == 1 and redis.call('EXISTS', KEYS[#KEYS]) == 1 then
       local said = line.key .. ' ' .. (line.facts or '')
-      redis.call('PUBLISH', line.key .. ':changes', said)
-      redis.call('PUBLISH', 'fencelock:changes', said)
+      redis.call(PUBLISH, line.key .. ':changes', said)
+      if EVERYWHERE then redis.call(PUBLISH, EVERYWHERE, said) end
     end
   end
 end

@@ -2,6 +2,7 @@
 
 use crate::name::Name;
 use redis::Cmd;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Stands in each script where what all of them share is put.
@@ -13,17 +14,31 @@ pub(super) const WATCH_KEY: &str = "fencelock:watch";
 /// The channel for changes of all lines.
 pub(super) const ALL_CHANGES: &str = "fencelock:changes";
 
-/// A script and its hash.
+/// How a script sends its messages: its first line (see `line.lua`).
+const PLAIN: &str = "local PUBLISH, EVERYWHERE = 'PUBLISH', 'fencelock:changes'\n";
+/// In a cluster: to the node that has the line's slot, and to nobody else. So there is no channel for all lines.
+const SHARDED: &str = "local PUBLISH, EVERYWHERE = 'SPUBLISH'\n";
+
+/// A script, as it is for one server and as it is for a cluster.
 pub(super) struct Script {
-    pub(super) source: String,
-    pub(super) hash: String,
+    plain: Text,
+    sharded: Text,
+}
+
+/// A script's text and its hash.
+struct Text {
+    source: String,
+    hash: String,
 }
 
 impl Script {
     fn new(verb: &str) -> Script {
-        let source = verb.replacen(MARK, LINE, 1);
-        let hash = redis::Script::new(&source).get_hash().to_string();
-        Script { source, hash }
+        let text = |first: &str| {
+            let source = format!("{first}{}", verb.replacen(MARK, LINE, 1));
+            let hash = redis::Script::new(&source).get_hash().to_string();
+            Text { source, hash }
+        };
+        Script { plain: text(PLAIN), sharded: text(SHARDED) }
     }
 }
 
@@ -53,31 +68,72 @@ pub(super) fn changes(key: &str) -> String {
     format!("fencelock:{{{key}}}:changes")
 }
 
+/// Set in a cluster while somebody watches this line: it has to be where the line is.
+pub(super) fn watch_key(key: &str) -> String {
+    format!("fencelock:{{{key}}}:watch")
+}
+
 /// The name's key in a line's key or channel.
 pub(super) fn name_in(key: &str) -> Option<&str> {
     key.strip_prefix("fencelock:{")?.split_once('}').map(|(name, _)| name)
 }
+
+/// How many keys a line has.
+const KEYS: usize = 4;
 
 /// One call of a script.
 pub(super) struct Call {
     script: &'static Script,
     keys: Vec<String>,
     args: Vec<String>,
+    /// For a cluster: all of its lines are in one slot, and so is the key that marks a watched line.
+    sharded: bool,
 }
 
 impl Call {
     pub(super) fn new(script: &'static Script, lines: usize, args: usize) -> Call {
-        Call { script, keys: Vec::with_capacity(lines * 4 + 1), args: Vec::with_capacity(args) }
+        Call { script, keys: Vec::with_capacity(lines * 4 + 1), args: Vec::with_capacity(args), sharded: false }
     }
 
     /// The four keys of a line.
     pub(super) fn line(&mut self, name: &Name) {
         let key = name.key();
-        self.keys.extend(["", ":t", ":q", ":x"].map(|which| format!("fencelock:{{{key}}}{which}")));
+        self.keys.extend::<[String; KEYS]>(["", ":t", ":q", ":x"].map(|which| format!("fencelock:{{{key}}}{which}")));
     }
 
     pub(super) fn arg(&mut self, arg: impl Into<String>) {
         self.args.push(arg.into());
+    }
+
+    /// The same for a cluster, taken apart: one call for each line, and which of the answers are its own.
+    pub(super) fn by_line(self) -> Vec<(Call, Vec<usize>)> {
+        let count = (self.keys.len() / KEYS).max(1);
+        let each = self.args.len() / count;
+        let mut calls: Vec<(Call, Vec<usize>)> = Vec::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let (mut keys, mut args) = (self.keys.into_iter(), self.args.into_iter());
+        for at in 0..count {
+            let keys: Vec<String> = keys.by_ref().take(KEYS).collect();
+            let which = *known.entry(keys[0].clone()).or_insert(calls.len());
+            if which == calls.len() {
+                let call = Call { script: self.script, keys: Vec::new(), args: Vec::new(), sharded: true };
+                calls.push((call, Vec::new()));
+            }
+            let (call, answers) = &mut calls[which];
+            call.keys.extend(keys);
+            call.args.extend(args.by_ref().take(each));
+            answers.push(at);
+        }
+        calls
+    }
+
+    /// The key that says where in a cluster it belongs.
+    pub(super) fn key(&self) -> &str {
+        &self.keys[0]
+    }
+
+    fn text(&self) -> &Text {
+        if self.sharded { &self.script.sharded } else { &self.script.plain }
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
@@ -86,7 +142,11 @@ impl Call {
         for key in &self.keys {
             cmd.arg(key);
         }
-        cmd.arg(WATCH_KEY);
+        if self.sharded {
+            cmd.arg(watch_key(name_in(&self.keys[0]).unwrap_or_default()));
+        } else {
+            cmd.arg(WATCH_KEY);
+        }
         for arg in &self.args {
             cmd.arg(arg);
         }
@@ -95,12 +155,12 @@ impl Call {
 
     /// By its hash: what is sent as a rule.
     pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.hash)
+        self.command("EVALSHA", &self.text().hash)
     }
 
     /// In full: for a server that does not know it yet.
     pub(super) fn in_full(&self) -> Cmd {
-        self.command("EVAL", &self.script.source)
+        self.command("EVAL", &self.text().source)
     }
 }
 
@@ -111,9 +171,26 @@ mod tests {
     #[test]
     fn every_script_takes_in_what_all_share() {
         for script in [&ENTER, &LEAVE, &RENEW, &CHANGE, &UPGRADE, &EXPEL, &INSPECT] {
-            assert!(script.source.contains("local function settle"), "{}", script.source);
-            assert!(!script.source.contains(MARK));
+            for text in [&script.plain, &script.sharded] {
+                assert!(text.source.contains("local function settle"), "{}", text.source);
+                assert!(!text.source.contains(MARK));
+            }
+            assert_ne!(script.plain.hash, script.sharded.hash);
         }
+    }
+
+    #[test]
+    fn a_batch_is_taken_apart_by_line() {
+        let mut call = Call::new(&RENEW, 3, 9);
+        for (name, id) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            call.line(&Name::new("", name).unwrap());
+            [id, "lease", "0"].map(|arg| call.arg(arg));
+        }
+        let parts = call.by_line();
+        assert_eq!(parts.len(), 2);
+        assert_eq!((parts[0].0.key(), &parts[0].1), ("fencelock:{a}", &vec![0, 2]));
+        assert_eq!(parts[0].0.args, ["1", "lease", "0", "3", "lease", "0"]);
+        assert_eq!((parts[1].0.keys.len(), &parts[1].1), (4, &vec![1]));
     }
 
     #[test]
