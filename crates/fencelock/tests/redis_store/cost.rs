@@ -105,7 +105,7 @@ async fn waiting_and_holding_cost_next_to_nothing() {
         let mutex = locks.mutex("hot");
         waiting.spawn(async move { mutex.lock().await });
     }
-    soon("all of them wait", || server.command::<u64>(&["ZCARD", "fencelock:{hot}:q"]) == 501).await;
+    soon("all of them wait", || server.command::<u64>(&["ZCARD", "fencelock:{hot}:q"]) == 500).await;
     let before = server.requests();
     // Two to three rounds of renewals.
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;

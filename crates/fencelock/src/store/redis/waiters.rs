@@ -112,6 +112,15 @@ impl Waiters {
         }
     }
 
+    /// A message says that a lease ends in its line earlier than it knows of.
+    pub(super) fn lapse_in(&self, id: TicketId, after: Duration, now: Moment) {
+        let mut book = self.book();
+        let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
+        waiter.lapse = waiter.lapse.min(now.after(after).after(SLACK));
+        let due = waiter.lapse;
+        self.due_at(book, due);
+    }
+
     /// What the server said of it, by whatever verb. Only of tickets that wait here.
     pub(super) fn told(&self, id: TicketId, standing: Standing, now: Moment) {
         match standing {
