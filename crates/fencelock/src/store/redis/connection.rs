@@ -21,7 +21,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// An open connection.
 #[derive(Clone)]
 pub(super) struct Live {
-    connection: MultiplexedConnection,
+    /// Cheap to share, not so cheap to clone.
+    connection: Arc<MultiplexedConnection>,
     end: Arc<End>,
 }
 
@@ -71,7 +72,10 @@ impl Live {
     }
 
     pub(super) async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let answer = self.connection.clone().send_packed_command(cmd).await.and_then(Value::extract_error);
+        let answer = MultiplexedConnection::clone(&self.connection)
+            .send_packed_command(cmd)
+            .await
+            .and_then(Value::extract_error);
         if let Err(error) = &answer
             && (error.is_io_error() || error.is_unrecoverable_error())
         {
@@ -97,7 +101,7 @@ impl Live {
 
     /// From now on messages of this channel come in.
     pub(super) async fn subscribe(&self, channel: &str, address: &str) -> Result<()> {
-        let answer = self.connection.clone().subscribe(channel).await;
+        let answer = MultiplexedConnection::clone(&self.connection).subscribe(channel).await;
         if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
             self.end.end();
         }
@@ -106,7 +110,7 @@ impl Live {
 
     /// The other way round. If it fails, messages that nobody wants go on coming in.
     pub(super) async fn unsubscribe(&self, channel: &str) {
-        let _ = self.connection.clone().unsubscribe(channel).await;
+        let _ = MultiplexedConnection::clone(&self.connection).unsubscribe(channel).await;
     }
 }
 
@@ -179,10 +183,12 @@ impl Connections {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Unsupported, "this store needs a tokio runtime (or the blocking interface)")
         })?;
-        let slot = self.slot(runtime.id());
-        if let Some(live) = slot.get() {
+        if let Some(live) =
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).get(&runtime.id()).and_then(|slot| slot.get())
+        {
             return Ok(live);
         }
+        let slot = self.slot(runtime.id());
         let _opening = slot.opening.lock().await;
         if let Some(live) = slot.get() {
             return Ok(live);
@@ -226,7 +232,7 @@ impl Connections {
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
-        let live = Live { connection, end };
+        let live = Live { connection: Arc::new(connection), end };
         if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
         }

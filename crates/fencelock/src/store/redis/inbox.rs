@@ -151,10 +151,11 @@ impl Shared {
             }
         } else {
             let said = String::from_utf8_lossy(&said);
-            let (_what, said) = said.split_once(' ').unwrap_or(("", &said));
+            let (what, said) = said.split_once(' ').unwrap_or(("", &said));
             let (key, facts) = said.split_once(' ').unwrap_or((said, ""));
             if let Some(key) = name_in(key) {
-                self.hints.tell(&Name::from_key(key, record::long_name(facts).as_deref()));
+                let name = Name::from_key(key, record::long_name(facts).as_deref());
+                if what == "e" { self.hints.entered(&name) } else { self.hints.tell(&name) }
             }
         }
     }

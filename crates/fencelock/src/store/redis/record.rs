@@ -11,11 +11,15 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
 
 /// What a client says of a ticket: see the head of `line.lua`.
 pub(super) fn entry(ticket: &Enter, inbox: &str) -> String {
-    let mut entry = String::with_capacity(200);
+    let mut entry = String::with_capacity(256);
     let (lease, waiting) = (micros(ticket.lease), micros(waiting_lease(ticket.lease)));
     let (id, queue) = (ticket.place.id, u8::from(ticket.queue));
     let _ = write!(entry, "{id} {:07} {:07} {lease} {waiting} {queue} ", ticket.weight, ticket.capacity);
-    let _ = write!(entry, "{inbox} {} {} ", ticket.kind.mode(), ticket.owner);
+    for word in [inbox, ticket.kind.mode().as_str()] {
+        entry.push_str(word);
+        entry.push(' ');
+    }
+    let _ = write!(entry, "{} ", ticket.owner);
     write_note(&mut entry, &ticket.note);
     if !ticket.held.is_empty() {
         let held: Vec<&str> = ticket.held.iter().map(crate::name::Name::key).collect();
@@ -28,8 +32,8 @@ pub(super) fn entry(ticket: &Enter, inbox: &str) -> String {
 }
 
 /// The server counts whole microseconds; never less than was asked for.
-pub(super) fn micros(lease: Duration) -> u128 {
-    lease.as_nanos().div_ceil(1000)
+pub(super) fn micros(lease: Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 /// The name in full, where a ticket's facts have to say it since its key is a hash.
@@ -45,12 +49,23 @@ pub(super) fn note(note: &Note) -> String {
 }
 
 fn write_note(text: &mut String, note: &Note) {
-    let escaped = |part| utf8_percent_encode(part, ESCAPED);
-    let _ = write!(text, "host={} pid={} id={}", escaped(&note.host), note.pid, escaped(&note.identity));
-    for (key, value) in [("why", &note.reason), ("value", &note.value)] {
+    push(text, "host=", &note.host);
+    let _ = write!(text, " pid={}", note.pid);
+    push(text, " id=", &note.identity);
+    for (key, value) in [(" why=", &note.reason), (" value=", &note.value)] {
         if let Some(value) = value {
-            let _ = write!(text, " {key}={}", escaped(value));
+            push(text, key, value);
         }
+    }
+}
+
+/// A word. Most need no escaping.
+fn push(text: &mut String, key: &str, value: &str) {
+    text.push_str(key);
+    if value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'%' && byte != b'=') {
+        text.push_str(value);
+    } else {
+        text.extend(utf8_percent_encode(value, ESCAPED));
     }
 }
 

@@ -137,8 +137,9 @@ impl Call {
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(verb);
-        cmd.arg(script);
+        let size: usize = self.keys.iter().chain(&self.args).map(String::len).sum();
+        let mut cmd = Cmd::with_capacity(self.keys.len() * 4 + self.args.len() + 4, size + script.len() + 64);
+        cmd.arg(verb).arg(script);
         if self.sharded {
             cmd.arg(self.keys.len() * 4 + 1);
             for key in &self.keys {
