@@ -335,12 +335,12 @@ impl Store for RedisStore {
                     return Err(Error::mismatch(&ticket.place.name.shown(), ticket.capacity, there));
                 }
             }
-            let entered = |(ticket, answer): (&Enter, &String)| match answer.split_at_checked(1) {
-                Some(("4", rest)) if rest.starts_with(' ') => Ok(Entered::Full { holder: holder(rest.trim_start())? }),
-                Some(("5", "")) => Ok(Entered::Full { holder: None }),
-                Some((_, rest)) if !rest.is_empty() && !rest.starts_with(' ') => {
-                    Ok(Entered::Admitted { token: number(Some(answer))?, lease: ticket.lease })
+            let entered = |(ticket, answer): (&Enter, &String)| match answer.split_once(' ') {
+                Some(("1", token)) if !token.contains(' ') => {
+                    Ok(Entered::Admitted { token: number(Some(token))?, lease: ticket.lease })
                 }
+                Some(("4", rest)) => Ok(Entered::Full { holder: holder(rest)? }),
+                None if answer == "5" => Ok(Entered::Full { holder: None }),
                 _ => match standing(answer)? {
                     Standing::Inside { token, lease } => Ok(Entered::Admitted { token, lease }),
                     told @ Standing::Waiting { token, lease, .. } => {

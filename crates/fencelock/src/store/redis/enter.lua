@@ -1,39 +1,67 @@
 -- enter: joins lines, all or none.
 -- KEYS  of each ticket's line, see line.lua
 -- ARGV  two for each ticket: its lease in ms, its entry (see line.lua)
--- Says  for each ticket (for one alone: not in an array): "number" inside, with the lease it asked for; "1 lease number"
+-- Says  for each ticket (for one alone: not in an array): "1 number" inside, with the lease it asked for; "1 lease number"
 --       inside, "2 lease number next-lapse" waiting, "3 capacity" mismatch, "4 now record" no room, "5" not entered because
 --       of another one
 
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local time = clock[2]
-if #time < 6 then time = string.rep('0', 6 - #time) .. time end
-time = clock[1] .. time
-if #time ~= 16 then time = string.format('%016d', now) end
 local short
 
--- The short way into an empty line: TIME, GET, SET, EXISTS (and one more EXISTS for a name that is new).
+-- The short way into an empty line: TIME, GET, SET, EXISTS (and one more EXISTS for a name that is new). Numbers of 16
+-- digits, which they have until the year 2286, are compared as they stand: that is cheaper than to make numbers of them.
 if #ARGV == 2 then
+  local us = clock[2]
+  if #us < 6 then us = string.rep('0', 6 - #us) .. us end
+  local empty = '1 ' .. clock[1] .. us
   local key = KEYS[1]
   short = redis.call('GET', key)
   local free
   if short then
-    local last = #short == 18 and string.byte(short) == 49 and tonumber(string.sub(short, 3))
-    free = last and last < now
+    free = #short == 18 and #empty == 18 and string.byte(short) == 49 and short < empty
   elseif EACH == 1 then
-    free = redis.call('EXISTS', key .. ':t', key .. ':q', key .. ':x') == 0
+    free = #empty == 18 and redis.call('EXISTS', key .. ':t', key .. ':q', key .. ':x') == 0
   else
-    free = redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0
+    free = #empty == 18 and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0
   end
   if free then
-    redis.call('SET', key, '1 ' .. time .. ' ' .. ARGV[2], 'PX', ARGV[1])
+    redis.call('SET', key, empty .. ' ' .. ARGV[2], 'PX', ARGV[1])
     if redis.call('EXISTS', WATCH) == 1 then
       local said = 'e ' .. key .. ' ' .. string.sub(ARGV[2], 34)
       redis.call(PUBLISH, key .. ':changes', said)
       if EVERYWHERE then redis.call(PUBLISH, EVERYWHERE, said) end
     end
-    return time
+    return empty
+  end
+end
+
+local now = clock[1] * 1000000 + clock[2]
+local time = string.format('%016d', now)
+
+-- The short way to the end of a queue: behind somebody who has all of the capacity and others who wait. What is unusual in
+-- any way goes the long way, which is the rule. TIME, GET, EXISTS, HMGET, ZCARD, ZADD, HSET, EXISTS.
+if short == false then
+  local sub, entry, hash, queue = string.sub, ARGV[2], KEYS[2] or KEYS[1] .. ':t', KEYS[3] or KEYS[1] .. ':q'
+  local id = sub(entry, 1, 32)
+  local found = redis.call('HMGET', hash, 's', id)
+  local state = found[1]
+  if state and #state == 97 and string.byte(state) == 49 and not found[2] then
+    local n, p, i, m, w, x, e, y = struct.unpack('>dddddddd', state, 2)
+    local waiting, queues = string.match(entry, '^%d+ (%d+) (%d)', 50)
+    local number = n < now and now or n + 1
+    if queues == '1' and w > 0 and x > now and tonumber(sub(entry, 42, 48)) == p
+      and math.max(now + waiting, number) + 60000000 <= e * 1000 and redis.call('ZCARD', queue) >= w then
+      local text = number == now and time or string.format('%016d', number)
+      redis.call('ZADD', queue, text, id)
+      redis.call('HSET', hash, 's', '1' .. struct.pack('>dddddddd', number, p, i, m, w + 1, x, e, x > y and x or y) .. sub(state, 66),
+        id, text .. ' ' .. string.format('%016d', now + waiting) .. ' ' .. time .. ' 0000000000000000 ' .. entry)
+      if redis.call('EXISTS', WATCH) == 1 then
+        local said = 'e ' .. KEYS[1] .. ' ' .. sub(entry, 34)
+        redis.call(PUBLISH, KEYS[1] .. ':changes', said)
+        if EVERYWHERE then redis.call(PUBLISH, EVERYWHERE, said) end
+      end
+      return '2 ' .. waiting .. ' ' .. text .. ' ' .. string.format('%d', x - now)
+    end
   end
 end
 
