@@ -5,14 +5,15 @@
 //!
 //! Lock and unlock are one request each, however many wait: the script that lets a ticket go lets the next one in and
 //! publishes that to its client, the grant in the message. An idle waiter costs nothing but its share of a renewal. No
-//! script walks the queue.
+//! script walks the queue. Where nobody else is in the line, the server reads one key and writes it, for lock and for
+//! unlock alike.
 //!
 //! # What it promises
 //!
 //! A token is `max(last + 1, the server's clock in microseconds)`, so it goes on growing although the server lost its data
 //! or a replica took over, as long as the clock of the one that goes on is not behind by more than the outage. The last
-//! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. That is all that
-//! stays of a name, about 100 bytes for a minute.
+//! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. (The number of one
+//! who was alone and whose lease ended goes with the lease.) That is all that stays of a name, about 100 bytes for a minute.
 //! Leases run on the server's clock: one that jumps forward ends them early, one that jumps back makes them last longer.
 //!
 //! # Sentinels
@@ -25,7 +26,8 @@
 //! # What it needs of the server
 //!
 //! Redis 6 or later. A `maxmemory-policy` other than `noeviction` can remove locks and is refused (`?evictable=allow`
-//! overrides that). The least rights of a user:
+//! overrides that). On one server a script is given the first key of each line and makes the others from it; they share a
+//! hash tag. In a cluster all of them are named. The least rights of a user:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all

@@ -107,6 +107,8 @@ async fn whoever_waits_beside_the_queue_tries_once_for_each_release() {
                 let mutex = locks.mutex("hot");
                 waiting.spawn(async move {
                     let guard = mutex.lock_with(Options::new().unfair()).await.unwrap();
+                    // Long enough for others to hear that somebody got in.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                     guard.release().await.unwrap();
                 });
             }
