@@ -22,7 +22,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// An open connection.
 #[derive(Clone)]
 pub(super) struct Live {
-    connection: MultiplexedConnection,
+    /// Cheap to share, not so cheap to clone.
+    connection: Arc<MultiplexedConnection>,
     end: Arc<End>,
 }
 
@@ -71,8 +72,11 @@ impl Live {
         self.try_send(cmd).await.map_err(|error| fault::asking(error, address))
     }
 
-    async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let answer = self.connection.clone().send_packed_command(cmd).await.and_then(Value::extract_error);
+    pub(super) async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let answer = MultiplexedConnection::clone(&self.connection)
+            .send_packed_command(cmd)
+            .await
+            .and_then(Value::extract_error);
         if let Err(error) = &answer
             && (error.is_io_error() || error.is_unrecoverable_error())
         {
@@ -83,17 +87,22 @@ impl Live {
 
     /// One round trip; two where the server does not know the script yet.
     pub(super) async fn call(&self, call: &Call, address: &str) -> Result<Value> {
+        self.try_call(call).await.map_err(|error| fault::asking(error, address))
+    }
+
+    /// The same, with the server's own words if it refuses.
+    pub(super) async fn try_call(&self, call: &Call) -> redis::RedisResult<Value> {
         match self.try_send(&call.by_hash()).await {
             Err(error) if error.kind() == redis::ServerErrorKind::NoScript.into() => {
-                self.send(&call.in_full(), address).await
+                self.try_send(&call.in_full()).await
             }
-            answer => answer.map_err(|error| fault::asking(error, address)),
+            answer => answer,
         }
     }
 
     /// From now on messages of this channel come in.
     pub(super) async fn subscribe(&self, channel: &str, address: &str) -> Result<()> {
-        let answer = self.connection.clone().subscribe(channel).await;
+        let answer = MultiplexedConnection::clone(&self.connection).subscribe(channel).await;
         if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
             self.end.end();
         }
@@ -102,7 +111,7 @@ impl Live {
 
     /// The other way round. If it fails, messages that nobody wants go on coming in.
     pub(super) async fn unsubscribe(&self, channel: &str) {
-        let _ = self.connection.clone().unsubscribe(channel).await;
+        let _ = MultiplexedConnection::clone(&self.connection).unsubscribe(channel).await;
     }
 }
 
@@ -177,10 +186,12 @@ impl Connections {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Unsupported, "this store needs a tokio runtime (or the blocking interface)")
         })?;
-        let slot = self.slot(runtime.id());
-        if let Some(live) = slot.get() {
+        if let Some(live) =
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).get(&runtime.id()).and_then(|slot| slot.get())
+        {
             return Ok(live);
         }
+        let slot = self.slot(runtime.id());
         let _opening = slot.opening.lock().await;
         if let Some(live) = slot.get() {
             return Ok(live);
@@ -224,7 +235,7 @@ impl Connections {
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
-        let live = Live { connection, end };
+        let live = Live { connection: Arc::new(connection), end };
         if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
         }
