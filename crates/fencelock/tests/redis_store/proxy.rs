@@ -1,7 +1,8 @@
-//! A proxy in front of a server that loses replies, delays them, or cuts connections.
+//! A proxy in front of a server that loses replies, holds them back, delays them, or cuts connections. A cut connection is
+//! reset, as by a host that has crashed and come back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +14,8 @@ struct Orders {
     lose_next: AtomicBool,
     /// Replies to such clients are held back for this long (ms).
     delay: AtomicU64,
+    /// Replies to scripts of such clients that were asked from now on are held back until this ends.
+    hold: watch::Sender<bool>,
     /// Nobody gets through.
     refuse: AtomicBool,
     /// Scripts that were passed on and whose reply was lost.
@@ -66,6 +69,10 @@ impl Proxy {
         self.orders.delay.store(u64::try_from(delay.as_millis()).expect("a short delay"), Ordering::SeqCst);
     }
 
+    pub(crate) fn hold_replies(&self, hold: bool) {
+        self.orders.hold.send_replace(hold);
+    }
+
     pub(crate) fn cut_subscribers(&self) {
         self.cut_subscribers.send_modify(|cuts| *cuts += 1);
     }
@@ -87,13 +94,14 @@ async fn pass(
     (mut subscribers, mut others): (watch::Receiver<u64>, watch::Receiver<u64>),
 ) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let _ = (client.set_nodelay(true), server.set_nodelay(true), client.set_zero_linger());
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let subscriber = Arc::new(AtomicBool::new(false));
-    let losing = Arc::new(Mutex::new(false));
+    let losing = Arc::new(AtomicBool::new(false));
+    let held = Arc::new(AtomicBool::new(false));
     let up = {
-        let (orders, subscriber, losing) = (orders.clone(), subscriber.clone(), losing.clone());
+        let (orders, subscriber, losing, held) = (orders.clone(), subscriber.clone(), losing.clone(), held.clone());
         async move {
             let mut buffer = vec![0; 64 * 1024];
             while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
@@ -104,7 +112,10 @@ async fn pass(
                 }
                 let script = says(b"EVALSHA") && !subscriber.load(Ordering::SeqCst);
                 if script && orders.lose_next.swap(false, Ordering::SeqCst) {
-                    *losing.lock().expect("nobody panics") = true;
+                    losing.store(true, Ordering::SeqCst);
+                }
+                if script && *orders.hold.borrow() {
+                    held.store(true, Ordering::SeqCst);
                 }
                 if to_server.write_all(said).await.is_err() {
                     return;
@@ -117,9 +128,12 @@ async fn pass(
         async move {
             let mut buffer = vec![0; 64 * 1024];
             while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
-                if *losing.lock().expect("nobody panics") {
+                if losing.load(Ordering::SeqCst) {
                     orders.lost.fetch_add(1, Ordering::SeqCst);
                     return;
+                }
+                if held.swap(false, Ordering::SeqCst) {
+                    let _ = orders.hold.subscribe().wait_for(|hold| !hold).await;
                 }
                 let delay = orders.delay.load(Ordering::SeqCst);
                 if delay > 0 && !subscriber.load(Ordering::SeqCst) {

@@ -60,7 +60,7 @@ pub(super) async fn run(shared: Weak<Shared>) {
                     this.host(|host| host.doubt(None));
                 }
                 first = false;
-                this.waiters.doubt_all(this.clock.now());
+                this.waiters.doubt_all();
                 drop(this);
                 serve(&shared, &live).await;
                 let Some(this) = shared.upgrade() else { return };
@@ -140,7 +140,7 @@ impl Shared {
             match (what, id, words.next().map(str::parse)) {
                 (Some("g"), Some(id), Some(Ok(token))) => self.waiters.granted(id, token, self.clock.now()),
                 (Some("x"), Some(id), None) => {
-                    self.waiters.doubt(id, self.clock.now());
+                    self.waiters.doubt(id);
                     self.host(|host| host.doubt(Some(id)));
                 }
                 _ => {}
