@@ -76,6 +76,14 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["evictable", "db", "sentinel_user", "sentinel_password"],
     },
+    Scheme {
+        scheme: "rediss+sentinel",
+        form: "rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the same, sentinels and master over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -155,7 +163,7 @@ impl Target {
                 }))
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {

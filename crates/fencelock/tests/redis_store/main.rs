@@ -11,3 +11,4 @@ mod server;
 mod support;
 mod tls;
 mod totality;
+mod trio;

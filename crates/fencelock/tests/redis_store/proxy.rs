@@ -1,8 +1,8 @@
 //! A proxy in front of a server that loses replies, holds them back, delays them, or cuts connections. A cut connection is
 //! reset, as by a host that has crashed and come back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -3,11 +3,13 @@
 
 use super::fault;
 use super::script::Call;
-use super::sentinel::{self, Sentinels};
+use super::sentinel::{self, At, Sentinels};
 use crate::error::{Error, ErrorKind, Result};
+use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, Value};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -23,6 +25,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(super) struct Live {
     connection: MultiplexedConnection,
     end: Arc<End>,
+    /// Whether its server may be found not to be the master any more: then no more of its answers count.
+    followed: bool,
 }
 
 /// Whether a connection has ended, and who wants to know.
@@ -36,7 +40,6 @@ impl End {
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.told.notify_waiters();
-        self.told.notify_one();
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -60,8 +63,12 @@ impl Live {
 
     /// Ready when it has ended.
     pub(super) async fn ended(&self) {
-        while self.is_open() {
-            self.end.told.notified().await;
+        loop {
+            let told = self.end.told.notified();
+            if !self.is_open() {
+                return;
+            }
+            told.await;
         }
     }
 
@@ -71,13 +78,26 @@ impl Live {
     }
 
     async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let answer = self.connection.clone().send_packed_command(cmd).await.and_then(Value::extract_error);
+        let answer = self.answer(cmd).await.and_then(Value::extract_error);
         if let Err(error) = &answer
             && (error.is_io_error() || error.is_unrecoverable_error())
         {
             self.end.end();
         }
         answer
+    }
+
+    async fn answer(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let mut connection = self.connection.clone();
+        if !self.followed {
+            return connection.send_packed_command(cmd).await;
+        }
+        // A paused master may answer when it comes back, long after another one took over.
+        let answer = pin!(connection.send_packed_command(cmd));
+        match select(pin!(self.ended()), answer).await {
+            Either::Left(_) => Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into()),
+            Either::Right((answer, _)) => answer,
+        }
     }
 
     /// One round trip; two where the server does not know the script yet.
@@ -113,8 +133,10 @@ pub(super) struct Connections {
     dial: Dial,
     pub(super) address: String,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
-    /// Every connection that may still be open, the library thread's included.
-    open: Mutex<Vec<Weak<End>>>,
+    /// Every connection to a master that sentinels named and that may still be open, the library thread's included.
+    open: Mutex<Vec<(Weak<End>, At)>>,
+    /// Rung when the master is another one.
+    pub(super) moved: Notify,
 }
 
 /// How the server is found.
@@ -143,7 +165,7 @@ impl Slot {
 
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
-        Connections { dial, address, slots: Mutex::default(), open: Mutex::default() }
+        Connections { dial, address, slots: Mutex::default(), open: Mutex::default(), moved: Notify::new() }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -153,10 +175,16 @@ impl Connections {
         }
     }
 
-    /// The server is another one from now on: nothing more is asked of the old one.
-    pub(super) fn cut(&self) {
-        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
-        open.iter().filter_map(Weak::upgrade).for_each(|end| end.end());
+    /// Nothing more is asked of a server that is not the master that the sentinels name.
+    pub(super) fn cut_stale(&self) {
+        let Some(master) = self.sentinels().and_then(Sentinels::known) else { return };
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let stale: Vec<_> = open.extract_if(.., |(_, at)| *at != master).collect();
+        drop(open);
+        stale.iter().filter_map(|(end, _)| end.upgrade()).for_each(|end| end.end());
+        if !stale.is_empty() {
+            self.moved.notify_one();
+        }
     }
 
     fn slot(&self, runtime: Id) -> Arc<Slot> {
@@ -210,20 +238,26 @@ impl Connections {
             .set_connection_timeout(Some(CONNECT_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN))
             .set_push_sender(push);
-        {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.retain(|end| end.upgrade().is_some_and(|end| !end.is_ended()));
-            open.push(Arc::downgrade(&end));
-        }
-        let client = match &self.dial {
-            Dial::One(client) => client.clone(),
-            Dial::Sentinels(sentinels) => sentinels.master().await?,
+        let (client, followed) = match &self.dial {
+            Dial::One(client) => (client.clone(), false),
+            Dial::Sentinels(sentinels) => {
+                let (client, at) = sentinels.master().await?;
+                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+                open.retain(|(end, _)| end.upgrade().is_some_and(|end| !end.is_ended()));
+                open.push((Arc::downgrade(&end), at));
+                (client, true)
+            }
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
-        let live = Live { connection, end };
-        if self.sentinels().is_some() {
+        let live = Live { connection, end, followed };
+        if followed {
             sentinel::check_master(&live, &self.address).await?;
+            // Whoever finds the new master first takes the others along.
+            self.cut_stale();
+            if !live.is_open() {
+                return Err(Error::new(ErrorKind::Unavailable, "the sentinels have just named another master"));
+            }
         }
         Ok(live)
     }

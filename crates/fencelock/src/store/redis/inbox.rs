@@ -74,8 +74,9 @@ pub(super) async fn run(shared: Weak<Shared>) {
                 if !this.set_line(Line::Down(Some(error))) {
                     return;
                 }
-                let closed = this.closed.notified();
-                select(pin!(pause), pin!(closed)).await;
+                first = false;
+                let (closed, moved) = (pin!(this.closed.notified()), pin!(this.connections.moved.notified()));
+                select(pin!(pause), select(closed, moved)).await;
             }
         }
     }
