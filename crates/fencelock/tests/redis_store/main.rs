@@ -2,6 +2,7 @@
 
 mod contract;
 mod cost;
+mod failover;
 mod faults;
 mod oracle;
 mod proxy;
