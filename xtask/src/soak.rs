@@ -97,7 +97,7 @@ fn run_once(binary: &Binary, filter: Option<&str>, seed: u64, logs: &std::path::
         return Err(format!("cannot write {}: {error}", log.display()));
     }
     let complaint = match end.complaint() {
-        None if suite.results > 0 && suite.failed == 0 => {
+        None if (suite.results > 0 || suite.not_run.is_some()) && suite.failed == 0 => {
             std::fs::remove_file(&log).map_err(|e| format!("cannot remove {}: {e}", log.display()))?;
             return Ok(Ok(suite.passed));
         }

@@ -141,8 +141,8 @@ pub(super) struct Connections {
 
 /// How the server is found.
 pub(super) enum Dial {
-    One(Client),
-    Sentinels(Sentinels),
+    One(Box<Client>),
+    Sentinels(Box<Sentinels>),
 }
 
 /// The connection of one runtime.
@@ -239,7 +239,7 @@ impl Connections {
             .set_response_timeout(Some(ANSWER_WITHIN))
             .set_push_sender(push);
         let (client, followed) = match &self.dial {
-            Dial::One(client) => (client.clone(), false),
+            Dial::One(client) => (Client::clone(client), false),
             Dial::Sentinels(sentinels) => {
                 let (client, at) = sentinels.master().await?;
                 let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

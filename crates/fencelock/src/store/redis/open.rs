@@ -30,7 +30,7 @@ impl Server {
             _ => None,
         };
         if let Some(sentinels) = sentinels {
-            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
+            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(Box::new(sentinels)), evictable });
         }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
@@ -50,7 +50,7 @@ impl Server {
             }
             _ => Client::open(info).map_err(|error| invalid("that address cannot be used").caused_by(error))?,
         };
-        Ok(Server { dial: Dial::One(client), address, evictable })
+        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable })
     }
 }
 
