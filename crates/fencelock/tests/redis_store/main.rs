@@ -6,6 +6,7 @@ mod failover;
 mod faults;
 mod oracle;
 mod proxy;
+mod quorum;
 mod refusals;
 mod sentinel;
 mod server;

@@ -2,6 +2,7 @@
 //! the inbox. A connection that has failed, or left a question unanswered, is replaced at the next call.
 
 use super::fault;
+use super::open;
 use super::script::Call;
 use super::sentinel::{self, At, Sentinels};
 use crate::error::{Error, ErrorKind, Result};
@@ -132,6 +133,8 @@ pub(super) type Message = (Vec<u8>, Vec<u8>);
 pub(super) struct Connections {
     dial: Dial,
     pub(super) address: String,
+    /// Whether every new connection is checked, and how: may the server evict, and how long must it have been up?
+    pub(super) check_each: Option<(bool, Duration)>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
     /// Every connection to a master that sentinels named and that may still be open, the library thread's included.
     open: Mutex<Vec<(Weak<End>, At)>>,
@@ -165,7 +168,8 @@ impl Slot {
 
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
-        Connections { dial, address, slots: Mutex::default(), open: Mutex::default(), moved: Notify::new() }
+        let (slots, open) = (Mutex::default(), Mutex::default());
+        Connections { dial, address, check_each: None, slots, open, moved: Notify::new() }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -258,6 +262,9 @@ impl Connections {
             if !live.is_open() {
                 return Err(Error::new(ErrorKind::Unavailable, "the sentinels have just named another master"));
             }
+        }
+        if let Some((evictable, grown)) = self.check_each {
+            open::check(&live, &self.address, evictable, grown).await?;
         }
         Ok(live)
     }
