@@ -62,6 +62,7 @@ mod fault;
 mod inbox;
 mod open;
 mod record;
+mod replicas;
 mod script;
 mod sentinel;
 mod waiters;
@@ -96,6 +97,7 @@ impl RedisStore {
     pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<RedisStore> {
         let server = open::Server::parse(url, options)?;
         let mut connections = Connections::new(server.dial, server.address);
+        connections.replicas = server.replicas;
         if connections.sentinels().is_some() {
             // Whichever server they name must be fit for it.
             connections.check_each = Some((server.evictable, Duration::ZERO));
@@ -355,7 +357,8 @@ impl Store for RedisStore {
                 call.arg(record::facts(ticket, &shared.inbox));
             }
             let mut expecting = Expecting::of(&shared.waiters, batch);
-            let answers = texts(shared.call(call).await?, batch.len())?;
+            let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
+            let answers = texts(shared.call_confirmed(call, patience).await?, batch.len())?;
             let now = shared.clock.now();
             for (ticket, answer) in batch.iter().zip(&answers) {
                 if let Some(there) = answer.strip_prefix("3 ") {
@@ -387,7 +390,7 @@ impl Store for RedisStore {
             loop {
                 let told = pin!(poll_fn(|cx| shared.waiters.poll(place.id, cx)));
                 match select(told, pin!(shared.clock.sleep_until(until))).await {
-                    Either::Left((Some(found), _)) => return Ok(found),
+                    Either::Left((Some(found), _)) => return shared.confirm_grant(place, found).await,
                     Either::Left((None, _)) => {}
                     Either::Right(_) => return Ok(Waited::Waiting),
                 }
@@ -397,7 +400,7 @@ impl Store for RedisStore {
                 match answer {
                     Ok(Standing::Inside { token, .. }) => {
                         shared.waiters.forget(place.id);
-                        return Ok(Waited::Admitted { token });
+                        return shared.confirm_grant(place, Waited::Admitted { token }).await;
                     }
                     Ok(Standing::Gone) => {
                         shared.waiters.forget(place.id);
@@ -429,7 +432,9 @@ impl Store for RedisStore {
                 call.arg(lease_micros(ticket.lease));
                 call.arg(ticket.at_least.unwrap_or(0).to_string());
             }
-            let answers = standings(self.shared.call(call).await?, batch.len())?;
+            let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
+            let answers = self.shared.call_confirmed(call, patience).await?;
+            let answers = standings(answers, batch.len())?;
             let now = self.shared.clock.now();
             let renewed = |(ticket, standing): (&Renew, Standing)| {
                 self.shared.waiters.told(ticket.place.id, standing, now);
@@ -484,7 +489,8 @@ impl Store for RedisStore {
             call.line(&place.name);
             call.arg(place.id.to_string());
             call.arg(new.to_string());
-            let answer: String = redis::from_redis_value(self.shared.call(call).await?).map_err(|_| unreadable())?;
+            let answer = self.shared.call_confirmed(call, replicas::patience(None)).await?;
+            let answer: String = redis::from_redis_value(answer).map_err(|_| unreadable())?;
             match answer.strip_prefix("4 ") {
                 Some(rest) => Ok(Upgraded::Held { by: holder(rest)? }),
                 None => match standing(&answer)? {

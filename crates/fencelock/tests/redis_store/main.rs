@@ -8,6 +8,7 @@ mod oracle;
 mod proxy;
 mod quorum;
 mod refusals;
+mod replicas;
 mod sentinel;
 mod server;
 mod support;

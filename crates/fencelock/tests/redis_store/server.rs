@@ -48,15 +48,25 @@ impl Server {
         panic!("no {} could be started", program.display());
     }
 
-    /// A replica that has caught up.
-    pub(crate) fn replica_of(master: &Server) -> Server {
-        let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    /// Two replicas that have caught up and said so: for up to a second more they would confirm nothing.
+    pub(crate) fn replicas_of(master: &Server) -> [Server; 2] {
+        let start = || Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        let replicas = [start(), start()];
         let limit = Instant::now() + Duration::from_secs(15);
-        while !replica.command::<String>(&["INFO", "replication"]).contains("master_link_status:up") {
-            assert!(Instant::now() < limit, "the replica does not catch up");
-            std::thread::sleep(Duration::from_millis(10));
+        // Something that they can confirm.
+        let _: u64 = master.command(&["PUBLISH", "warm", "up"]);
+        for replica in &replicas {
+            let online = format!("port={},state=online,offset=", replica.port);
+            let confirms = || {
+                let info: String = master.command(&["INFO", "replication"]);
+                info.split_once(&online).is_some_and(|(_, offset)| !offset.starts_with('0'))
+            };
+            while !confirms() {
+                assert!(Instant::now() < limit, "the replica does not catch up");
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
-        replica
+        replicas
     }
 
     /// A sentinel that watches `master` as `locks`, with a quorum of two.

@@ -12,7 +12,7 @@ pub(crate) struct Trio {
 impl Trio {
     pub(crate) async fn start() -> Trio {
         let master = Server::start();
-        let replicas = [Server::replica_of(&master), Server::replica_of(&master)];
+        let replicas = Server::replicas_of(&master);
         let sentinels: Vec<Server> = (0..3).map(|_| Server::sentinel_of(&master)).collect();
         let limit = Instant::now() + Duration::from_secs(30);
         for sentinel in &sentinels {

@@ -15,11 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How long an answer may take. What is not answered by then may still be carried out.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// The most connections of a runtime that carry one call at a time.
+const POOLED: usize = 32;
 
 /// An open connection.
 #[derive(Clone)]
@@ -78,7 +80,7 @@ impl Live {
         self.try_send(cmd).await.map_err(|error| fault::asking(error, address))
     }
 
-    async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+    pub(super) async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
         let answer = self.answer(cmd).await.and_then(Value::extract_error);
         if let Err(error) = &answer
             && (error.is_io_error() || error.is_unrecoverable_error())
@@ -93,12 +95,25 @@ impl Live {
         if !self.followed {
             return connection.send_packed_command(cmd).await;
         }
-        // A paused master may answer when it comes back, long after another one took over.
-        let answer = pin!(connection.send_packed_command(cmd));
-        match select(pin!(self.ended()), answer).await {
+        self.unless_ended(connection.send_packed_command(cmd)).await
+    }
+
+    /// A paused master may answer when it comes back, long after another one took over: that does not count.
+    async fn unless_ended<T>(&self, answer: impl Future<Output = redis::RedisResult<T>>) -> redis::RedisResult<T> {
+        match select(pin!(self.ended()), pin!(answer)).await {
             Either::Left(_) => Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into()),
             Either::Right((answer, _)) => answer,
         }
+    }
+
+    /// Several commands, sent together: an answer for each, which may be an error. One round trip.
+    pub(super) async fn send_all(&self, pipe: &redis::Pipeline, count: usize) -> redis::RedisResult<Vec<Value>> {
+        let mut connection = self.connection.clone();
+        let answers = self.unless_ended(connection.send_packed_commands(pipe, 0, count)).await;
+        if answers.as_ref().is_err_and(|error| error.is_io_error() || error.is_unrecoverable_error()) {
+            self.end.end();
+        }
+        answers
     }
 
     /// One round trip; two where the server does not know the script yet.
@@ -135,6 +150,8 @@ pub(super) struct Connections {
     pub(super) address: String,
     /// Whether every new connection is checked, and how: may the server evict, and how long must it have been up?
     pub(super) check_each: Option<(bool, Duration)>,
+    /// How many replicas have to confirm what counts.
+    pub(super) replicas: Option<usize>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
     /// Every connection to a master that sentinels named and that may still be open, the library thread's included.
     open: Mutex<Vec<(Weak<End>, At)>>,
@@ -149,16 +166,47 @@ pub(super) enum Dial {
 }
 
 /// The connection of one runtime.
-#[derive(Default)]
 struct Slot {
     live: Mutex<Option<Live>>,
     /// One at a time opens it. Each runtime for itself: one that is blocked must not be in another's way.
     opening: tokio::sync::Mutex<()>,
+    /// Connections that carry one call at a time, and how many more calls may have one.
+    idle: Mutex<Vec<Live>>,
+    free: Arc<Semaphore>,
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot {
+            live: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            idle: Mutex::default(),
+            free: Arc::new(Semaphore::new(POOLED)),
+        }
+    }
+}
+
+/// A connection for one call. Dropped before its answers are all there, it is closed.
+pub(super) struct Pooled {
+    pub(super) live: Live,
+    slot: Arc<Slot>,
+    _free: OwnedSemaphorePermit,
+}
+
+impl Pooled {
+    /// The next call may have it.
+    pub(super) fn give_back(self) {
+        self.slot.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.live);
+    }
 }
 
 impl Slot {
     fn get(&self) -> Option<Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(Live::is_open)
+    }
+
+    fn has_idle(&self) -> bool {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).iter().any(Live::is_open)
     }
 
     fn set(&self, live: Option<Live>) {
@@ -169,7 +217,7 @@ impl Slot {
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
         let (slots, open) = (Mutex::default(), Mutex::default());
-        Connections { dial, address, check_each: None, slots, open, moved: Notify::new() }
+        Connections { dial, address, check_each: None, replicas: None, slots, open, moved: Notify::new() }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -197,7 +245,7 @@ impl Connections {
             return slot.clone();
         }
         // Runtimes that have ended took their connections with them.
-        slots.retain(|_, slot| slot.get().is_some());
+        slots.retain(|_, slot| slot.get().is_some() || slot.has_idle());
         slots.entry(runtime).or_default().clone()
     }
 
@@ -217,6 +265,21 @@ impl Connections {
         let live = self.open(|_| {}).await?;
         slot.set(Some(live.clone()));
         Ok(live)
+    }
+
+    /// A connection of the calling runtime that nobody else uses meanwhile; a new one costs two round trips.
+    pub(super) async fn pooled(&self) -> Result<Pooled> {
+        let runtime = Handle::current().id();
+        let slot = self.slot(runtime);
+        let closed = |_| Error::new(ErrorKind::Unavailable, "the store was closed");
+        let free = slot.free.clone().acquire_owned().await.map_err(closed)?;
+        let idle = || slot.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let open = std::iter::from_fn(idle).find(Live::is_open);
+        let live = match open {
+            Some(live) => live,
+            None => self.open(|_| {}).await?,
+        };
+        Ok(Pooled { live, slot, _free: free })
     }
 
     /// Opens one more, whose messages are handed to `heard`.

@@ -15,6 +15,8 @@ pub(super) struct Server {
     pub(super) address: String,
     /// Whether a server that may evict locks is accepted.
     pub(super) evictable: bool,
+    /// How many replicas have to confirm what counts.
+    pub(super) replicas: Option<usize>,
 }
 
 impl Server {
@@ -24,13 +26,23 @@ impl Server {
             Some("allow") => true,
             Some(_) => return Err(invalid("the option evictable is allow or refuse")),
         };
+        let replicas = match options.get("replicas").map(|count| count.parse::<usize>()) {
+            None => None,
+            Some(Ok(count @ 1..=100)) => Some(count),
+            Some(_) => return Err(invalid("the option replicas is a number from 1 to 100")),
+        };
         let sentinels = match (url.strip_prefix("redis+sentinel://"), url.strip_prefix("rediss+sentinel://")) {
             (Some(rest), _) => Some(Sentinels::parse(rest, None, options)?),
             (_, Some(rest)) => Some(Sentinels::parse(rest, Some(Tls::new(options)?), options)?),
             _ => None,
         };
         if let Some(sentinels) = sentinels {
-            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(Box::new(sentinels)), evictable });
+            return Ok(Server {
+                address: sentinels.address(),
+                dial: Dial::Sentinels(Box::new(sentinels)),
+                evictable,
+                replicas,
+            });
         }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
@@ -50,7 +62,7 @@ impl Server {
             }
             _ => Client::open(info).map_err(|error| invalid("that address cannot be used").caused_by(error))?,
         };
-        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable })
+        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable, replicas })
     }
 }
 
