@@ -267,10 +267,9 @@ impl Connections {
         Ok(live)
     }
 
-    /// A connection of the calling runtime that nobody else uses meanwhile; a new one costs two round trips.
-    pub(super) async fn pooled(&self) -> Result<Pooled> {
-        let runtime = Handle::current().id();
-        let slot = self.slot(runtime);
+    /// A connection of that runtime that nobody else uses meanwhile; a new one costs two round trips.
+    pub(super) async fn pooled(&self, runtime: &Handle) -> Result<Pooled> {
+        let slot = self.slot(runtime.id());
         let closed = |_| Error::new(ErrorKind::Unavailable, "the store was closed");
         let free = slot.free.clone().acquire_owned().await.map_err(closed)?;
         let idle = || slot.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

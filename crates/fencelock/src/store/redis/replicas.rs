@@ -4,7 +4,7 @@
 //! confirmed goes over connections of its own, one call at a time on each: the script, a write that is never left out (a
 //! script may find nothing to write), and the question, all in one round trip.
 
-use super::connection::Live;
+use super::connection::{Live, Pooled};
 use super::script::Call;
 use super::waiters::Standing;
 use super::{Shared, fault, standings, unreadable};
@@ -35,23 +35,28 @@ impl Shared {
     /// One round trip, and one more to the replicas.
     pub(super) async fn call_confirmed(self: &Arc<Self>, call: Call, within: Duration) -> Result<Value> {
         let Some(wanted) = self.connections.replicas else { return self.call(call).await };
-        if Handle::try_current().is_ok() {
-            return self.ask_replicas(&call, wanted, within).await;
-        }
-        // Called from outside of any runtime: the library thread does it.
-        let (answer, told) = tokio::sync::oneshot::channel();
         let this = self.clone();
-        self.host(|host| {
-            host.spawn(async move {
-                let _ = answer.send(this.ask_replicas(&call, wanted, within).await);
-            });
-        });
-        told.await.map_err(|_| Error::unknown("the library thread has ended"))?
+        let asking = match Handle::try_current() {
+            // Whoever gives up half-way leaves a connection behind that stands still: somebody has to see to it.
+            Ok(here) => {
+                let pooled = self.connections.pooled(&here).await?;
+                here.spawn(async move { this.ask_replicas(pooled, &call, wanted, within).await })
+            }
+            // From outside of any runtime the library thread does it.
+            Err(_) => {
+                let Some(host) = self.host.get() else { return Err(unreadable()) };
+                let there = host.runtime().clone();
+                host.runtime().spawn(async move {
+                    let pooled = this.connections.pooled(&there).await?;
+                    this.ask_replicas(pooled, &call, wanted, within).await
+                })
+            }
+        };
+        asking.await.map_err(|_| Error::unknown("the runtime has ended"))?
     }
 
-    async fn ask_replicas(&self, call: &Call, wanted: usize, within: Duration) -> Result<Value> {
+    async fn ask_replicas(&self, pooled: Pooled, call: &Call, wanted: usize, within: Duration) -> Result<Value> {
         let address = &self.connections.address;
-        let pooled = self.connections.pooled().await?;
         let (mut answer, mut confirmed) = self.ask_once(&pooled.live, &call.by_hash(), wanted, within).await;
         if answer.as_ref().is_err_and(|error| error.kind() == redis::ServerErrorKind::NoScript.into()) {
             (answer, confirmed) = self.ask_once(&pooled.live, &call.in_full(), wanted, within).await;
