@@ -86,26 +86,6 @@ async fn a_lock_whose_reply_is_lost_is_held_once_and_released() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_that_comes_after_the_lease_makes_no_guard() {
-    let server = Server::start();
-    let proxy = Proxy::before(server.port()).await;
-    let (locks, _) = client(&proxy.url()).await;
-    let (_other, direct) = client(&server.url()).await;
-    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
-    proxy.delay(Duration::from_millis(500));
-    let options = Options::new().lease(Duration::from_millis(200)).wait(Duration::from_secs(1));
-    if let Ok(guard) = locks.mutex("a").lock_with(options).await {
-        assert_eq!(guard.state(), State::Lost, "a guard after the deadline must say so");
-    }
-    proxy.delay(Duration::ZERO);
-    let next = ticket("a");
-    let entered = enter(&direct, &next).await.unwrap();
-    if let fencelock::store::Entered::Queued { .. } = entered {
-        within(Duration::from_secs(3), "a lease", direct.wait(&next.place, Moment::FAR)).await.unwrap();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_was_published_to_nobody_is_found_after_the_reconnect() {
     let server = Server::start();
     let proxy = Proxy::before(server.port()).await;

@@ -4,6 +4,7 @@ mod contract;
 mod cost;
 mod failover;
 mod faults;
+mod late;
 mod oracle;
 mod proxy;
 mod quorum;
