@@ -50,7 +50,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "everybody who reaches a Redis server",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable"],
+        options: &["evictable", "replicas"],
     },
     Scheme {
         scheme: "rediss",
@@ -58,7 +58,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the same over TLS",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "ca", "cert", "key"],
+        options: &["evictable", "replicas", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "redis+unix",
@@ -66,7 +66,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "a Redis server behind a socket file",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "user", "password"],
+        options: &["evictable", "replicas", "db", "user", "password"],
     },
     Scheme {
         scheme: "redis+sentinel",
@@ -74,7 +74,15 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the Redis master that the sentinels name",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "sentinel_user", "sentinel_password"],
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password"],
+    },
+    Scheme {
+        scheme: "rediss+sentinel",
+        form: "rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the same, sentinels and master over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "quorum",
@@ -205,7 +213,7 @@ impl Target {
                 }))
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
