@@ -64,6 +64,7 @@ impl From<Error> for Failure {
             ErrorKind::TimedOut => (HELD, "timed_out"),
             ErrorKind::Deadlock => (HELD, "deadlock"),
             ErrorKind::Lost => (LOST, "lost"),
+            ErrorKind::Overtaken => (LOST, "overtaken"),
             ErrorKind::InvalidName => (USAGE, "invalid_name"),
             ErrorKind::InvalidInput => (USAGE, "invalid_input"),
             ErrorKind::Mismatch => (STORE, "mismatch"),

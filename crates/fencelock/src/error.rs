@@ -17,6 +17,8 @@ pub enum ErrorKind {
     TimedOut,
     /// It was ours and is no longer.
     Lost,
+    /// The access came too late: a later grant has been at the resource. What a [fence](crate::fence) says.
+    Overtaken,
     /// Waiting would never end: the caller holds what it would wait for.
     Deadlock,
     /// The name is in use as another kind of lock, or as a semaphore of another size.

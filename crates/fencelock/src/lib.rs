@@ -37,6 +37,9 @@ pub use locks::{Builder, Locks};
 pub use mutex::Mutex;
 pub use options::{DEFAULT_LEASE, Options};
 pub use owner::Owner;
+/// The driver whose connections [`fence::sqlite`] takes.
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 pub use store::{Line, Listed, Mode, Seen};
