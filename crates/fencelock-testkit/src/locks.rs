@@ -6,6 +6,7 @@ mod crowds;
 mod deadlines;
 mod faults;
 mod holding;
+mod multi;
 mod mutexes;
 mod owners;
 mod runtimes;
@@ -22,6 +23,7 @@ pub(crate) fn all() -> Vec<Test> {
             terms::TESTS,
             deadlines::TESTS,
             owners::TESTS,
+            multi::TESTS,
             unfair::TESTS,
             cancelling::TESTS,
             faults::TESTS,

@@ -18,6 +18,7 @@ tests!("processes":
     an_unprotected_counter_comes_out_exact [Processes],
     killed_at_random_nothing_is_stuck_and_tokens_grow [Processes Fencing],
     stopped_past_its_lease_it_finds_itself_lost [Processes Fencing],
+    several_names_in_any_order_never_deadlock [Processes],
 );
 
 /// What a worker is to do: `URL NAME LEASE_MS FOLDER ROLE`, one to a line.
@@ -55,13 +56,18 @@ impl Worker {
 
     /// The next line that it prints, read without blocking the runtime.
     async fn line(&mut self, what: &str) -> String {
+        self.line_within(SOON * 2, what).await
+    }
+
+    /// The same, for a worker that has to do something first.
+    async fn line_within(&mut self, limit: Duration, what: &str) -> String {
         let started = Instant::now();
         loop {
             match self.lines.try_recv() {
                 Ok(line) => return line,
                 Err(mpsc::TryRecvError::Disconnected) => panic!("the worker ended without saying {what}"),
                 Err(mpsc::TryRecvError::Empty) => {
-                    assert!(started.elapsed() < SOON * 2, "the worker did not say {what}");
+                    assert!(started.elapsed() < limit, "the worker did not say {what}");
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
@@ -167,6 +173,24 @@ async fn killed_at_random_nothing_is_stuck_and_tokens_grow(ctx: Arc<Ctx>) {
     client.leave(&ticket).await;
 }
 
+/// Six processes take random subsets of eight names in random order, and count in files that nothing else protects.
+async fn several_names_in_any_order_never_deadlock(ctx: Arc<Ctx>) {
+    let (client, folder) = (ctx.client().await, folder());
+    let rounds = ctx.rounds(20);
+    let role = format!("several {rounds}");
+    let mut workers: Vec<Worker> =
+        (0..6).map(|_| Worker::start(&ctx, &role, &ctx.text("x"), ctx.long(), folder.path())).collect();
+    let mut counted = 0;
+    for worker in &mut workers {
+        let line = worker.line_within(Duration::from_secs(100), "how much it has counted").await;
+        counted += line.strip_prefix("counted ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
+        assert!(worker.ends().await, "a worker failed");
+    }
+    let found: u64 = (0..8).map(|i| read_number(&folder.path().join(i.to_string()))).sum();
+    assert_eq!(found, counted, "two were inside at the same time");
+    assert!(client.locks.list(&ctx.text("x")).await.expect("list").is_empty(), "something is left");
+}
+
 #[cfg(not(unix))]
 async fn stopped_past_its_lease_it_finds_itself_lost(_: Arc<Ctx>) {
     unreachable!("processes are chosen on unix only")
@@ -232,6 +256,7 @@ pub(crate) fn worker() {
         match role.split_once(' ').unwrap_or((role, "")) {
             ("look", _) => look(&locks, name).await,
             ("count", rounds) => count(&locks, name, &folder, rounds.parse().expect("a number of rounds")).await,
+            ("several", rounds) => several(&locks, name, &folder, rounds.parse().expect("a number of rounds")).await,
             ("hold", _) => hold(&locks, name, &folder).await,
             (other, _) => panic!("no worker does {other:?}"),
         }
@@ -260,6 +285,26 @@ async fn count(locks: &Locks, name: &str, folder: &Path, rounds: usize) {
         std::fs::write(&counter, (number + 1).to_string()).expect("the counter");
         guard.release().await.expect("release");
     }
+}
+
+/// The same with some of eight names at once, each with its own counter.
+async fn several(locks: &Locks, name: &str, folder: &Path, rounds: usize) {
+    let mut counted = 0;
+    for _ in 0..rounds {
+        let mut subset: Vec<usize> = (0..8).collect();
+        fastrand::shuffle(&mut subset);
+        subset.truncate(fastrand::usize(1..=5));
+        let guard = locks.all(subset.iter().map(|i| format!("{name}/{i}"))).lock().await.expect("lock");
+        let counters: Vec<PathBuf> = subset.iter().map(|i| folder.join(i.to_string())).collect();
+        let numbers: Vec<u64> = counters.iter().map(|counter| read_number(counter)).collect();
+        tokio::time::sleep(Duration::from_micros(200)).await;
+        for (counter, number) in counters.iter().zip(numbers) {
+            std::fs::write(counter, (number + 1).to_string()).expect("the counter");
+            counted += 1;
+        }
+        guard.release().await.expect("release");
+    }
+    println!("counted {counted}");
 }
 
 /// Holds, and does as it is told line by line.
