@@ -133,6 +133,7 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
+            value: None,
             entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
             expires_in: Some(Duration::from_secs(12)),

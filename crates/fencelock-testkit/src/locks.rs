@@ -4,6 +4,7 @@ mod cancelling;
 mod chaos;
 mod crowds;
 mod deadlines;
+mod election;
 mod faults;
 mod holding;
 mod multi;
@@ -24,6 +25,7 @@ pub(crate) fn all() -> Vec<Test> {
             deadlines::TESTS,
             owners::TESTS,
             multi::TESTS,
+            election::TESTS,
             unfair::TESTS,
             cancelling::TESTS,
             faults::TESTS,

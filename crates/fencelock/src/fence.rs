@@ -4,14 +4,34 @@
 //! shared one. With a single mark, a paused writer 5 would wake up and write under live reader 6, or readers would refuse
 //! each other. With two, over all histories of up to four tickets (`fence/tests.rs`): no access is accepted after a
 //! conflicting access of a later grant was, and no rightful holder is ever refused.
+//!
+//! A token that nobody checks protects nothing. The same rule, where resources live:
+//!
+//! | resource | checker | what makes the check and the write one step |
+//! |---|---|---|
+//! | in this process | [`Gate`] | its pass, held during the access |
+//! | SQLite | `fence::sqlite` (feature `sqlite`) | the caller's transaction |
+//! | PostgreSQL, MySQL, MariaDB | [`sql`]: text and parameters for any driver | the caller's transaction |
+//! | Redis | `fence::redis` (feature `redis`) | one script |
+//! | HTTP | `fence::tower` (feature `tower`); [`header`] for others | the gate's pass |
+//!
+//! All of them take a [`Token`], which a semaphore's permit does not have, and keep their marks by name and store label.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Mode;
 use crate::token::Token;
 
+mod gate;
+pub mod header;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "tower")]
+pub mod tower;
+
+pub use gate::{Gate, Pass};
 
 /// The longest name or label that a checker keeps marks for, in bytes. No store of ours gives a longer one.
 const LONGEST: usize = 255;

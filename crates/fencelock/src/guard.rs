@@ -96,12 +96,12 @@ impl Grip {
         Released::Held
     }
 
-    fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> Token {
         let mode = if self.exclusive { Mode::Exclusive } else { Mode::Shared };
         Token::new(self.hold.number(), mode, self.hold.name.shared_key(), self.core.info.label.clone())
     }
 
-    async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+    pub(crate) async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         let mut work = pin!(work);
         let mut lost = pin!(self.hold.lost());
         poll_fn(|cx| {
@@ -114,7 +114,7 @@ impl Grip {
         .await
     }
 
-    async fn release(mut self) -> Result<Released> {
+    pub(crate) async fn release(mut self) -> Result<Released> {
         self.armed = false;
         let keeper = &self.core.keeper;
         let presence = match self.hold.detach(self.exclusive) {

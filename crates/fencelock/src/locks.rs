@@ -132,6 +132,11 @@ impl Locks {
         Mutex::new(self.core.clone(), self.name(name))
     }
 
+    /// A mutex whose calls all answer with this error.
+    pub(crate) fn impossible_mutex(&self, error: Error) -> Mutex {
+        Mutex::new(self.core.clone(), Err(error))
+    }
+
     /// A read-write lock. No I/O.
     pub fn rwlock(&self, name: &str) -> RwLock {
         RwLock::new(self.core.clone(), self.name(name))
