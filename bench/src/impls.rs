@@ -32,6 +32,11 @@ impl Client {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
             "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
             "redis" => redis_url(addr),
+            "quorum" if addr.starts_with("quorum:") => addr.to_string(),
+            "quorum" => {
+                let nodes: Vec<String> = addr.split(['|', ',']).map(redis_url).collect();
+                format!("quorum:{}?young=allow", nodes.join("|"))
+            }
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),

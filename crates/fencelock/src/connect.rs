@@ -76,6 +76,14 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["evictable", "db", "sentinel_user", "sentinel_password"],
     },
+    Scheme {
+        scheme: "quorum",
+        form: "quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]",
+        about: "a majority of independent Redis masters (Redlock)",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["node_timeout", "longest_lease", "young", "evictable", "ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -158,6 +166,14 @@ impl Target {
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "redis")]
+            "quorum" => {
+                let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

@@ -7,6 +7,7 @@
 pub mod blocking;
 pub mod clock;
 pub mod connect;
+pub mod duration;
 pub mod error;
 pub mod fence;
 pub mod line;

@@ -46,6 +46,11 @@ fn promises(scheme: &str) -> &'static [&'static str] {
         "redis+sentinel" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
+        "quorum" => &[
+            "not fair",
+            "goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart",
+            "no permits, no upgrade, nobody can be put out",
+        ],
         _ => &[],
     }
 }

@@ -219,6 +219,10 @@ redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the Redis master that the sentinels name
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
     options: namespace, label, evictable, db, sentinel_user, sentinel_password
+quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]
+    for a majority of independent Redis masters (Redlock)
+    not fair; goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart; no permits, no upgrade, nobody can be put out
+    options: namespace, label, node_timeout, longest_lease, young, evictable, ca, cert, key
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

@@ -195,7 +195,7 @@ async fn a_dead_reader_does_not_live_on_with_the_others(ctx: Arc<Ctx>) {
     client.queued(&writer).await;
     within(ctx.lease() + slack(&ctx), "the dead reader is gone", || async {
         client.renew(&alive, ctx.long()).await;
-        client.numbers(&name).await.0 == [token]
+        client.numbers(&name).await.0 == [client.told(token)]
     })
     .await;
     client.leave(&alive).await;

@@ -5,6 +5,7 @@ mod cost;
 mod faults;
 mod oracle;
 mod proxy;
+mod quorum;
 mod refusals;
 mod sentinel;
 mod server;

@@ -2,6 +2,7 @@
 //! the inbox. A connection that has failed, or left a question unanswered, is replaced at the next call.
 
 use super::fault;
+use super::open;
 use super::script::Call;
 use super::sentinel::{self, Sentinels};
 use crate::error::{Error, ErrorKind, Result};
@@ -112,6 +113,8 @@ pub(super) type Message = (Vec<u8>, Vec<u8>);
 pub(super) struct Connections {
     dial: Dial,
     pub(super) address: String,
+    /// Whether every new connection is checked, and how: may the server evict, and how long must it have been up?
+    pub(super) check_each: Option<(bool, Duration)>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
     /// Every connection that may still be open, the library thread's included.
     open: Mutex<Vec<Weak<End>>>,
@@ -143,7 +146,7 @@ impl Slot {
 
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
-        Connections { dial, address, slots: Mutex::default(), open: Mutex::default() }
+        Connections { dial, address, check_each: None, slots: Mutex::default(), open: Mutex::default() }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -224,6 +227,9 @@ impl Connections {
         let live = Live { connection, end };
         if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
+        }
+        if let Some((evictable, grown)) = self.check_each {
+            open::check(&live, &self.address, evictable, grown).await?;
         }
         Ok(live)
     }

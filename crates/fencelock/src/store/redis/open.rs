@@ -2,7 +2,7 @@
 
 use super::connection::{Dial, Live};
 use super::sentinel::Sentinels;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, spoken};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use std::collections::BTreeMap;
@@ -110,11 +110,25 @@ fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsC
     Ok(Some(redis::TlsCertificates { client_tls, root_cert: ca }))
 }
 
-/// Asks the server whether it can keep locks: one round trip.
-pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result<()> {
+/// What the server tells of itself.
+pub(super) struct Facts(String);
+
+impl Facts {
+    pub(super) fn fact(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+/// One round trip.
+pub(super) async fn info(live: &Live, address: &str) -> Result<Facts> {
     let info = live.send(&redis::cmd("INFO"), address).await?;
-    let info: String = redis::from_redis_value(info).map_err(|_| super::unreadable())?;
-    let fact = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    redis::from_redis_value(info).map(Facts).map_err(|_| super::unreadable())
+}
+
+/// Asks the server whether it can keep locks, and has been up for long enough: one round trip.
+pub(super) async fn check(live: &Live, address: &str, evictable: bool, grown: Duration) -> Result<()> {
+    let facts = info(live, address).await?;
+    let fact = |name: &str| facts.fact(name);
     if fact("loading") == Some("1") {
         return Err(Error::new(ErrorKind::Unavailable, "the server is still loading its data"));
     }
@@ -129,6 +143,18 @@ pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result
     }
     if fact("arch_bits").is_some_and(|bits| bits != "64") {
         return Err(Error::new(ErrorKind::Unsupported, "the server is a 32-bit build, whose numbers are too short"));
+    }
+    // Whole seconds, rounded down: never taken for older than it is.
+    let up =
+        fact("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()).map_or(Duration::ZERO, Duration::from_secs);
+    if up < grown {
+        let message = format!(
+            "the server has been up for {} only and may have forgotten locks that are still held: it votes after {} (or at \
+             once with ?young=allow, for servers that have never held any)",
+            spoken(up),
+            spoken(grown)
+        );
+        return Err(Error::new(ErrorKind::Unavailable, message));
     }
     match fact("maxmemory_policy") {
         Some("noeviction") => Ok(()),
