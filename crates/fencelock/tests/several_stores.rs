@@ -48,7 +48,7 @@ async fn two_stores_with_one_label_are_refused() {
     let refused = one.all(["a"]).and(two.all(["b"])).lock().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     assert!(refused.to_string().contains("labelled \"same\""), "{refused}");
-    one.all(["a"]).and(one.clone().all(["b"])).lock().await.expect("one store twice is one store");
+    drop(one.all(["a"]).and(one.clone().all(["b"])).lock().await.expect("one store twice is one store"));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ tests!("processes":
     killed_at_random_nothing_is_stuck_and_tokens_grow [Processes Fencing],
     stopped_past_its_lease_it_finds_itself_lost [Processes Fencing],
     several_names_in_any_order_never_deadlock [Processes],
-    a_leader_that_is_killed_is_replaced [Processes Fencing],
+    a_leader_that_is_killed_is_replaced [Processes Fencing Queue],
 );
 
 /// What a worker is to do: `URL NAME LEASE_MS FOLDER ROLE`, one to a line.
