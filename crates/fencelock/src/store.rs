@@ -402,6 +402,8 @@ pub struct Seen {
     pub owner: String,
     /// Why.
     pub reason: Option<String>,
+    /// A leader's or candidate's value.
+    pub value: Option<String>,
     /// How long ago it joined the line, where the store knows it.
     pub entered: Option<Duration>,
     /// How long ago it was admitted, where the store knows it.
