@@ -67,6 +67,27 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["pgbouncer"],
         required: true,
     },
+    Tool {
+        name: "ZooKeeper",
+        used_by: "the ZooKeeper store, on one server and on an ensemble of three",
+        found_at: &["/usr/share/java/zookeeper.jar"],
+        packages: &["zookeeper"],
+        required: true,
+    },
+    Tool {
+        name: "Java",
+        used_by: "ZooKeeper",
+        found_at: &["java"],
+        packages: &["default-jre-headless"],
+        required: true,
+    },
+    Tool {
+        name: "Maven",
+        used_by: "the ZooKeeper store beside Apache Curator",
+        found_at: &["mvn"],
+        packages: &["maven", "default-jdk-headless"],
+        required: false,
+    },
 ];
 
 /// What became of a tool.

@@ -51,7 +51,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "everybody who reaches a Redis server",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable"],
+        options: &["evictable", "replicas"],
     },
     Scheme {
         scheme: "rediss",
@@ -59,7 +59,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the same over TLS",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "ca", "cert", "key"],
+        options: &["evictable", "replicas", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "redis+unix",
@@ -67,7 +67,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "a Redis server behind a socket file",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "user", "password"],
+        options: &["evictable", "replicas", "db", "user", "password"],
     },
     Scheme {
         scheme: "redis+sentinel",
@@ -75,7 +75,15 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the Redis master that the sentinels name",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "sentinel_user", "sentinel_password"],
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password"],
+    },
+    Scheme {
+        scheme: "rediss+sentinel",
+        form: "rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the same, sentinels and master over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "quorum",
@@ -100,6 +108,14 @@ pub const SCHEMES: &[Scheme] = &[
         feature: "mysql",
         built_in: cfg!(feature = "mysql"),
         options: &["mode", "migrate", "tls", "ca"],
+    },
+    Scheme {
+        scheme: "zookeeper",
+        form: "zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]",
+        about: "everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks",
+        feature: "zookeeper",
+        built_in: cfg!(feature = "zookeeper"),
+        options: &["session", "acl", "ca", "cert", "key"],
     },
 ];
 
@@ -204,7 +220,7 @@ impl Target {
                 Ok(store)
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 let store = match label {
@@ -216,6 +232,15 @@ impl Target {
             #[cfg(feature = "redis")]
             "quorum" => {
                 let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let url = format!("zookeeper:{}", self.rest);
+                let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

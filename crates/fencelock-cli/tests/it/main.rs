@@ -8,6 +8,7 @@ mod limit;
 mod loss;
 mod odd_input;
 mod output;
+mod several;
 mod signals;
 mod support;
 mod terminal;
