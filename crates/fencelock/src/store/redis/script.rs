@@ -192,7 +192,7 @@ mod tests {
         let mut call = Call::new(&RENEW, 3, 9);
         for (name, id) in [("a", "1"), ("b", "2"), ("a", "3")] {
             call.line(&Name::new("", name).unwrap());
-            [id, "lease", "0"].map(|arg| call.arg(arg));
+            [id, "lease", "0"].into_iter().for_each(|arg| call.arg(arg));
         }
         let parts = call.by_line();
         assert_eq!(parts.len(), 2);
