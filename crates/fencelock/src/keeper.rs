@@ -667,7 +667,7 @@ impl Drop for Flight {
     }
 }
 
-/// Leaves of one name that a caller sends itself. If that is given up half-way, or fails, the keeper takes them over.
+/// Leaves that a caller sends itself, in one call. If that is given up half-way, or fails, the keeper takes them over.
 pub(crate) struct OwnLeaves {
     keeper: Arc<Keeper>,
     leaves: Vec<Leave>,
@@ -675,16 +675,27 @@ pub(crate) struct OwnLeaves {
 }
 
 impl OwnLeaves {
+    /// Whether the same call can take these too.
+    pub(crate) fn takes(&self, other: &OwnLeaves) -> bool {
+        Arc::ptr_eq(&self.keeper, &other.keeper) && self.leaves.len() + other.leaves.len() <= BATCH
+    }
+
+    /// Takes over what another one was to send.
+    pub(crate) fn add(&mut self, mut other: OwnLeaves) {
+        self.leaves.append(&mut other.leaves);
+    }
+
     /// One round trip, and no more.
-    pub(crate) async fn send_once(&mut self) -> Result<Presence> {
+    pub(crate) async fn send_once(&mut self) -> Result<Vec<Presence>> {
         let places: Vec<Place> = self.leaves.iter().map(|leave| leave.place.clone()).collect();
         let answers = self.keeper.ask("a release", PATIENCE, || self.keeper.store.leave(&places)).await?;
         all_of(&answers, places.len())?;
         self.leaves.drain(..).for_each(|leave| self.keeper.left(leave));
-        Ok(answers.first().copied().unwrap_or(Presence::Gone))
+        Ok(answers)
     }
 
-    /// One round trip; more only if a reply is lost: whoever finds it gone then has most likely left it himself.
+    /// One round trip; more only if a reply is lost: whoever finds one gone then has most likely left it himself. `There` if
+    /// all were there.
     pub(crate) async fn send(mut self) -> Result<Presence> {
         let clock = self.keeper.clock.clone();
         let lease = self.leaves.first().map_or(Duration::ZERO, |leave| leave.lease);
@@ -692,8 +703,10 @@ impl OwnLeaves {
         let mut lost_reply = false;
         for tries in 1.. {
             match self.send_once().await {
-                Ok(Presence::Gone) if lost_reply => return Ok(Presence::There),
-                Ok(presence) => return Ok(presence),
+                Ok(found) if lost_reply || found.iter().all(|one| *one == Presence::There) => {
+                    return Ok(Presence::There);
+                }
+                Ok(_) => return Ok(Presence::Gone),
                 Err(error) => {
                     lost_reply |= error.effect() == Effect::Unknown;
                     let again = clock.now().after(backoff(tries));

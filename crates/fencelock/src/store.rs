@@ -29,10 +29,24 @@ use std::time::Duration;
 pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "_session")]
+pub mod note;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "_session")]
+pub mod session;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// A waiting ticket's lease is at most this, so that a killed waiter with a lease of an hour does not block for an hour.
 pub const LONGEST_WAITING_LEASE: Duration = Duration::from_secs(30);
@@ -372,7 +386,7 @@ pub enum Upgraded {
 /// A ticket as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its number, where the store knows it before the grant.
+    /// Its number, where the store knows it; of who is inside always, where the store can [put it out](Store::expel).
     pub token: Option<u64>,
     /// How it is, or wants to be, inside.
     pub mode: Mode,
@@ -388,6 +402,8 @@ pub struct Seen {
     pub owner: String,
     /// Why.
     pub reason: Option<String>,
+    /// A leader's or candidate's value.
+    pub value: Option<String>,
     /// How long ago it joined the line, where the store knows it.
     pub entered: Option<Duration>,
     /// How long ago it was admitted, where the store knows it.

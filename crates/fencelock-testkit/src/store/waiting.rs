@@ -45,7 +45,7 @@ async fn a_wait_that_starts_after_the_grant(ctx: Arc<Ctx>) {
     client.leave(&holder).await;
     client.comes_in(&waiter).await;
     let token = client.comes_in(&waiter).await;
-    assert_eq!(client.numbers(&name).await.0, [token]);
+    assert_eq!(client.numbers(&name).await.0, [client.told(token)]);
     client.leave(&waiter).await;
 }
 
@@ -183,6 +183,7 @@ async fn a_watch_tells_of_others(ctx: Arc<Ctx>) {
     client.store.change(&ticket.place, None, Some(note)).await.expect("change");
     told_of(&mut hints, &name).await;
     drain(&mut hints).await;
+    assert_eq!(watcher.inspect(&name).await.inside[0].value.as_deref(), Some("10.0.0.7"));
     client.leave(&ticket).await;
     told_of(&mut hints, &name).await;
 }

@@ -63,6 +63,7 @@ mod fault;
 mod inbox;
 mod open;
 mod record;
+mod replicas;
 mod script;
 mod sentinel;
 mod waiters;
@@ -96,10 +97,33 @@ impl RedisStore {
     /// it cannot be reached, `Unsupported` where it would lose locks.
     pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<RedisStore> {
         let server = open::Server::parse(url, options)?;
-        let connections = Connections::new(server.dial, server.address);
-        let live = connections.of_this_runtime().await?;
-        open::check(&live, &connections.address, server.evictable).await?;
+        let mut connections = Connections::new(server.dial, server.address);
+        connections.replicas = server.replicas;
+        if connections.sentinels().is_some() {
+            // Whichever server they name must be fit for it.
+            connections.check_each = Some((server.evictable, Duration::ZERO));
+            connections.of_this_runtime().await?;
+        } else {
+            let live = connections.of_this_runtime().await?;
+            open::check(&live, &connections.address, server.evictable, Duration::ZERO).await?;
+        }
         Ok(RedisStore::with(connections))
+    }
+
+    /// A node of a quorum. Nothing is sent yet; every connection is checked as it is opened, and refused while the server has
+    /// been up for less than `grown`.
+    pub(crate) fn node(url: &str, options: &BTreeMap<String, String>, grown: Duration) -> Result<RedisStore> {
+        let server = open::Server::parse(url, options)?;
+        let mut connections = Connections::new(server.dial, server.address);
+        connections.check_each = Some((server.evictable, grown));
+        Ok(RedisStore::with(connections))
+    }
+
+    /// What tells this server from all others, from its start to its end: one round trip.
+    pub(crate) async fn run_id(&self) -> Result<String> {
+        let connections = &self.shared.connections;
+        let info = open::info(&connections.of_this_runtime().await?, &connections.address).await?;
+        info.fact("run_id").map(String::from).ok_or_else(unreadable)
     }
 
     fn with(connections: Connections) -> RedisStore {
@@ -325,7 +349,8 @@ impl Store for RedisStore {
                 call.arg(record::entry(ticket, &shared.inbox));
             }
             let mut expecting = Expecting::of(&shared.waiters, batch);
-            let answers = texts(shared.call(call).await?, batch.len())?;
+            let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
+            let answers = texts(shared.call_confirmed(call, patience).await?, batch.len())?;
             let now = shared.clock.now();
             for (ticket, answer) in batch.iter().zip(&answers) {
                 if let Some(there) = answer.strip_prefix("3 ") {
@@ -360,7 +385,7 @@ impl Store for RedisStore {
             loop {
                 let told = pin!(poll_fn(|cx| shared.waiters.poll(place.id, cx)));
                 match select(told, pin!(shared.clock.sleep_until(until))).await {
-                    Either::Left((Some(found), _)) => return Ok(found),
+                    Either::Left((Some(found), _)) => return shared.confirm_grant(place, found).await,
                     Either::Left((None, _)) => {}
                     Either::Right(_) => return Ok(Waited::Waiting),
                 }
@@ -370,7 +395,7 @@ impl Store for RedisStore {
                 match answer {
                     Ok(Standing::Inside { token, .. }) => {
                         shared.waiters.forget(place.id);
-                        return Ok(Waited::Admitted { token });
+                        return shared.confirm_grant(place, Waited::Admitted { token }).await;
                     }
                     Ok(Standing::Gone) => {
                         shared.waiters.forget(place.id);
@@ -402,7 +427,9 @@ impl Store for RedisStore {
                 call.arg(record::micros(ticket.lease).to_string());
                 call.arg(ticket.at_least.unwrap_or(0).to_string());
             }
-            let answers = standings(self.shared.call(call).await?, batch.len())?;
+            let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
+            let answers = self.shared.call_confirmed(call, patience).await?;
+            let answers = standings(answers, batch.len())?;
             let now = self.shared.clock.now();
             let renewed = |(ticket, standing): (&Renew, Standing)| {
                 self.shared.waiters.told(ticket.place.id, standing, now);
@@ -457,7 +484,8 @@ impl Store for RedisStore {
             call.line(&place.name);
             call.arg(place.id.to_string());
             call.arg(new.to_string());
-            let answer: String = redis::from_redis_value(self.shared.call(call).await?).map_err(|_| unreadable())?;
+            let answer = self.shared.call_confirmed(call, replicas::patience(None)).await?;
+            let answer: String = redis::from_redis_value(answer).map_err(|_| unreadable())?;
             match answer.strip_prefix("4 ") {
                 Some(rest) => Ok(Upgraded::Held { by: holder(rest)? }),
                 None => match standing(&answer)? {

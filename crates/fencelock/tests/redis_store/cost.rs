@@ -21,6 +21,21 @@ async fn two_requests_for_a_cycle_that_nobody_contends() {
     assert_eq!(server.requests() - before, 200);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_requests_for_ten_names_at_once() {
+    let server = Server::start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let ten = || locks.all((0..10).map(|i| format!("n{i}")));
+    ten().lock().await.unwrap().release().await.unwrap();
+    let before = server.requests();
+    for _ in 0..20 {
+        let guard = ten().lock().await.unwrap();
+        assert_eq!(guard.tokens().len(), 10);
+        guard.release().await.unwrap();
+    }
+    assert_eq!(server.requests() - before, 40);
+}
+
 const TASKS: usize = 16;
 const ROUNDS: usize = 25;
 

@@ -54,7 +54,7 @@ pub(super) async fn run(shared: Weak<Shared>) {
             Ok(live) => {
                 tries = 0;
                 // What was published before the subscription is lost. Whoever enters from here on is heard of.
-                this.waiters.doubt_all(this.clock.now());
+                this.waiters.doubt_all();
                 this.set_line(Line::Up(live.clone()));
                 if !first {
                     // Whatever was published in between is lost; the server may be another one.
@@ -75,8 +75,9 @@ pub(super) async fn run(shared: Weak<Shared>) {
                 if !this.set_line(Line::Down(Some(error))) {
                     return;
                 }
-                let closed = this.closed.notified();
-                select(pin!(pause), pin!(closed)).await;
+                first = false;
+                let (closed, moved) = (pin!(this.closed.notified()), pin!(this.connections.moved.notified()));
+                select(pin!(pause), select(closed, moved)).await;
             }
         }
     }
@@ -144,7 +145,7 @@ impl Shared {
                     self.waiters.lapse_in(id, Duration::from_micros(micros), self.clock.now());
                 }
                 (Some("x"), Some(id), None) => {
-                    self.waiters.doubt(id, self.clock.now());
+                    self.waiters.doubt(id);
                     self.host(|host| host.doubt(Some(id)));
                 }
                 _ => {}

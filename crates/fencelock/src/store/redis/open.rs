@@ -2,7 +2,7 @@
 
 use super::connection::{Dial, Live};
 use super::sentinel::Sentinels;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, spoken};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ pub(super) struct Server {
     pub(super) address: String,
     /// Whether a server that may evict locks is accepted.
     pub(super) evictable: bool,
+    /// How many replicas have to confirm what counts.
+    pub(super) replicas: Option<usize>,
 }
 
 impl Server {
@@ -24,9 +26,23 @@ impl Server {
             Some("allow") => true,
             Some(_) => return Err(invalid("the option evictable is allow or refuse")),
         };
-        if let Some(rest) = url.strip_prefix("redis+sentinel://") {
-            let sentinels = Sentinels::parse(rest, options)?;
-            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
+        let replicas = match options.get("replicas").map(|count| count.parse::<usize>()) {
+            None => None,
+            Some(Ok(count @ 1..=100)) => Some(count),
+            Some(_) => return Err(invalid("the option replicas is a number from 1 to 100")),
+        };
+        let sentinels = match (url.strip_prefix("redis+sentinel://"), url.strip_prefix("rediss+sentinel://")) {
+            (Some(rest), _) => Some(Sentinels::parse(rest, None, options)?),
+            (_, Some(rest)) => Some(Sentinels::parse(rest, Some(Tls::new(options)?), options)?),
+            _ => None,
+        };
+        if let Some(sentinels) = sentinels {
+            return Ok(Server {
+                address: sentinels.address(),
+                dial: Dial::Sentinels(Box::new(sentinels)),
+                evictable,
+                replicas,
+            });
         }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
@@ -36,20 +52,40 @@ impl Server {
         })?;
         let info = with_options(info, options)?;
         let address = address(&info);
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
-            // program has chosen one already, that one stays.
-            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        }
-        let tls = certificates(options)?;
-        let client = match tls {
-            Some(tls) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => Client::build_with_tls(info, tls),
-            Some(_) => return Err(invalid("the options ca, cert and key need an address with rediss://")),
+        let client = match info.addr() {
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let at = (host.clone(), *port);
+                Tls::new(options)?.client(info, &at)?
+            }
+            _ if certificates(options)?.is_some() => {
+                return Err(invalid("the options ca, cert and key need an address with rediss://"));
+            }
+            _ => Client::open(info).map_err(|error| invalid("that address cannot be used").caused_by(error))?,
+        };
+        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable, replicas })
+    }
+}
+
+/// How servers are spoken to over TLS.
+pub(super) struct Tls(Option<redis::TlsCertificates>);
+
+impl Tls {
+    fn new(options: &BTreeMap<String, String>) -> Result<Tls> {
+        // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
+        // program has chosen one already, that one stays.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        certificates(options).map(Tls)
+    }
+
+    /// The server's certificate must be for this host.
+    pub(super) fn client(&self, info: ConnectionInfo, (host, port): &(String, u16)) -> Result<Client> {
+        let address = ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None };
+        let info = info.set_addr(address);
+        let client = match &self.0 {
+            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
             None => Client::open(info),
         };
-        let client =
-            client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))?;
-        Ok(Server { dial: Dial::One(client), address, evictable })
+        client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))
     }
 }
 
@@ -110,11 +146,25 @@ fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsC
     Ok(Some(redis::TlsCertificates { client_tls, root_cert: ca }))
 }
 
-/// Asks the server whether it can keep locks: one round trip.
-pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result<()> {
+/// What the server tells of itself.
+pub(super) struct Facts(String);
+
+impl Facts {
+    pub(super) fn fact(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+/// One round trip.
+pub(super) async fn info(live: &Live, address: &str) -> Result<Facts> {
     let info = live.send(&redis::cmd("INFO"), address).await?;
-    let info: String = redis::from_redis_value(info).map_err(|_| super::unreadable())?;
-    let fact = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    redis::from_redis_value(info).map(Facts).map_err(|_| super::unreadable())
+}
+
+/// Asks the server whether it can keep locks, and has been up for long enough: one round trip.
+pub(super) async fn check(live: &Live, address: &str, evictable: bool, grown: Duration) -> Result<()> {
+    let facts = info(live, address).await?;
+    let fact = |name: &str| facts.fact(name);
     if fact("loading") == Some("1") {
         return Err(Error::new(ErrorKind::Unavailable, "the server is still loading its data"));
     }
@@ -129,6 +179,18 @@ pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result
     }
     if fact("arch_bits").is_some_and(|bits| bits != "64") {
         return Err(Error::new(ErrorKind::Unsupported, "the server is a 32-bit build, whose numbers are too short"));
+    }
+    // Whole seconds, rounded down: never taken for older than it is.
+    let up =
+        fact("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()).map_or(Duration::ZERO, Duration::from_secs);
+    if up < grown {
+        let message = format!(
+            "the server has been up for {} only and may have forgotten locks that are still held: it votes after {} (or at \
+             once with ?young=allow, for servers that have never held any)",
+            spoken(up),
+            spoken(grown)
+        );
+        return Err(Error::new(ErrorKind::Unavailable, message));
     }
     match fact("maxmemory_policy") {
         Some("noeviction") => Ok(()),

@@ -96,6 +96,7 @@ pub(super) fn seen(record: &str, now: u64) -> Result<Seen> {
         identity: String::new(),
         owner: owner.to_string(),
         reason: None,
+        value: None,
         entered: Some(ago(entered)),
         admitted: (admitted > 0).then(|| ago(admitted)),
         expires_in: Some(Duration::from_micros(expiry.saturating_sub(now))),
@@ -107,6 +108,7 @@ pub(super) fn seen(record: &str, now: u64) -> Result<Seen> {
             "pid" => seen.pid = value().parse().unwrap_or(0),
             "id" => seen.identity = value(),
             "why" => seen.reason = Some(value()),
+            "value" => seen.value = Some(value()),
             _ => {}
         }
     }
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(seen.token, Some(7));
         assert_eq!(seen.mode, Mode::Shared);
         assert_eq!((seen.host.as_str(), seen.pid, seen.identity.as_str()), ("web 3", 912, "a=b%20\n"));
-        assert_eq!(seen.reason.as_deref(), Some(""));
+        assert_eq!((seen.reason.as_deref(), seen.value.as_deref()), (Some(""), Some("v")));
         assert_eq!(seen.owner, ticket.owner.to_string());
         assert_eq!((seen.entered, seen.admitted), (Some(Duration::from_secs(1)), None));
         assert_eq!(seen.expires_in, Some(Duration::from_secs(3)));
