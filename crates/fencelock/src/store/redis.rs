@@ -276,30 +276,26 @@ fn holder(text: &str) -> Result<Option<super::Seen>> {
 /// also if the caller goes away.
 struct Expecting<'a> {
     waiters: &'a Waiters,
-    ids: Vec<TicketId>,
+    batch: &'a [Enter],
+    kept: Vec<TicketId>,
 }
 
 impl<'a> Expecting<'a> {
-    fn of(waiters: &'a Waiters, batch: &[Enter]) -> Expecting<'a> {
-        let queueing = batch.iter().filter(|ticket| ticket.queue);
-        let ids = queueing
-            .map(|ticket| {
-                waiters.expect(&ticket.place);
-                ticket.place.id
-            })
-            .collect();
-        Expecting { waiters, ids }
+    fn of(waiters: &'a Waiters, batch: &'a [Enter]) -> Expecting<'a> {
+        batch.iter().filter(|ticket| ticket.queue).for_each(|ticket| waiters.expect(&ticket.place));
+        Expecting { waiters, batch, kept: Vec::new() }
     }
 
     /// It is in the queue: its grant is awaited from now on.
     fn keep(&mut self, id: TicketId) {
-        self.ids.retain(|other| *other != id);
+        self.kept.push(id);
     }
 }
 
 impl Drop for Expecting<'_> {
     fn drop(&mut self) {
-        self.ids.iter().for_each(|id| self.waiters.forget(*id));
+        let queueing = self.batch.iter().filter(|ticket| ticket.queue).map(|ticket| ticket.place.id);
+        queueing.filter(|id| !self.kept.contains(id)).for_each(|id| self.waiters.forget(id));
     }
 }
 

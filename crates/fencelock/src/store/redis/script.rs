@@ -208,9 +208,7 @@ mod tests {
         let mut call = Call::new(&RENEW, 3, 9);
         for (name, id) in [("a", "1"), ("b", "2"), ("a", "3")] {
             call.line(&Name::new("", name).unwrap());
-            for arg in [id, "lease", "0"] {
-                call.arg(arg);
-            }
+            [id, "lease", "0"].into_iter().for_each(|arg| call.arg(arg));
         }
         let parts = call.by_line();
         assert_eq!(parts.len(), 2);
