@@ -6,6 +6,7 @@ mod failover;
 mod faults;
 mod late;
 mod oracle;
+mod outages;
 mod proxy;
 mod quorum;
 mod refusals;

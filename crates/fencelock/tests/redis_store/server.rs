@@ -164,6 +164,23 @@ impl Server {
         panic!("the server did not come up again");
     }
 
+    /// How long its file of commands is.
+    pub(crate) fn written(&self) -> u64 {
+        std::fs::metadata(self.commands_file()).expect("it writes down what it does").len()
+    }
+
+    /// Cuts that file off, as a power cut does with what was not on the disk yet.
+    pub(crate) fn forget_from(&self, length: u64) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.commands_file());
+        file.and_then(|file| file.set_len(length)).expect("a file in our own folder");
+    }
+
+    fn commands_file(&self) -> PathBuf {
+        let files = std::fs::read_dir(self.dir.path().join("appendonlydir")).expect("it writes down what it does");
+        let mut paths = files.map(|file| file.expect("a file in our own folder").path());
+        paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("a file of commands")
+    }
+
     /// The processes' own business: no key, no connection of the client's is touched.
     pub(crate) fn signal(&self, signal: &str) {
         let done = Command::new("kill").arg(format!("-{signal}")).arg(self.pid.to_string()).status();
