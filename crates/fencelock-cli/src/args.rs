@@ -76,7 +76,8 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Hold NAME while a command runs
     ///
-    /// The command gets FENCELOCK_NAME, FENCELOCK_TOKEN, FENCELOCK_MODE and FENCELOCK_LABEL, and a process group of its own.
+    /// Several names are held all together or not at all, whatever their order. The command gets FENCELOCK_NAME,
+    /// FENCELOCK_TOKEN, FENCELOCK_MODE and FENCELOCK_LABEL (one word for each name), and a process group of its own.
     /// If the lock is about to be lost, the group gets SIGTERM, and SIGKILL before another may start. If fencelock itself
     /// is killed, the kernel kills the command (Linux only; not what the command has started in turn).
     Run(Run),
@@ -87,6 +88,18 @@ pub(crate) enum Verb {
         mut_arg("min_hold", |arg| arg.help("Hold it at least this long; a second signal ends that"))
     )]
     Hold(Hold),
+    /// Run a command whenever we are the leader; again when that was lost and won back
+    ///
+    /// The command gets the term as FENCELOCK_TOKEN: later leaders have larger ones. It is stopped before another may lead, as
+    /// with `run`. When it ends by itself we resign and end with its code.
+    #[command(
+        mut_arg("shared", |arg| arg.hide(true)),
+        mut_arg("permits", |arg| arg.hide(true)),
+        mut_arg("of", |arg| arg.hide(true)),
+        mut_arg("max_hold", |arg| arg.help("Lead no longer than this at a time")),
+        mut_arg("wait", |arg| arg.help("How long to stand for election each time; 0: do not wait [default: for ever]"))
+    )]
+    Elect(Elect),
     /// Who is inside, who waits, since when, until when, and why
     Show(Show),
     /// Every name with someone in it
@@ -107,7 +120,7 @@ pub(crate) enum Verb {
 /// `run`
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The lock
+    /// The locks
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
@@ -129,7 +142,22 @@ pub(crate) struct Hold {
     pub(crate) until_eof: bool,
 }
 
-/// How to take a lock: the options of `run` and `hold`.
+/// `elect`
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// The election
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) lock: Lock,
+    /// What the others are told of the leader [default: the host and our process id]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How to take a lock: the options of `run`, `hold` and `elect`.
 #[derive(Debug, Args)]
 pub(crate) struct Lock {
     /// As a reader: beside other readers, not beside a writer

@@ -81,9 +81,9 @@ impl Child {
         });
         start.args(command).process_group(0);
         start.env("FENCELOCK_NAME", &taken.spelled);
-        start.env("FENCELOCK_TOKEN", taken.held.number().to_string());
-        start.env("FENCELOCK_MODE", taken.held.mode().as_str());
-        start.env("FENCELOCK_LABEL", &*taken.locks.info().label);
+        start.env("FENCELOCK_TOKEN", taken.held.tokens());
+        start.env("FENCELOCK_MODE", taken.for_each_name(taken.held.mode().as_str()));
+        start.env("FENCELOCK_LABEL", taken.for_each_name(&taken.locks.info().label));
         start.env("FENCELOCK_HELD", &taken.nesting);
         let child = start.spawn().map_err(|error| Failure::new(126, "start", cannot("fencelock", &error)))?;
         let pid = Pid::from_child(&child);

@@ -92,6 +92,30 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["node_timeout", "longest_lease", "young", "evictable", "ca", "cert", "key"],
     },
+    Scheme {
+        scheme: "postgres",
+        form: "postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
+        about: "everybody who reaches a PostgreSQL database",
+        feature: "postgres",
+        built_in: cfg!(feature = "postgres"),
+        options: &["mode", "migrate", "listen", "schema", "sslmode", "sslrootcert"],
+    },
+    Scheme {
+        scheme: "mysql",
+        form: "mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE",
+        about: "everybody who reaches a MySQL or MariaDB database",
+        feature: "mysql",
+        built_in: cfg!(feature = "mysql"),
+        options: &["mode", "migrate", "tls", "ca"],
+    },
+    Scheme {
+        scheme: "zookeeper",
+        form: "zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]",
+        about: "everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks",
+        feature: "zookeeper",
+        built_in: cfg!(feature = "zookeeper"),
+        options: &["session", "acl", "ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -170,6 +194,24 @@ impl Target {
                     None => store,
                 }))
             }
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let url = format!("postgres:{}", self.rest);
+                let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let url = format!("mysql:{}", self.rest);
+                let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
             #[cfg(feature = "redis")]
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
@@ -182,6 +224,15 @@ impl Target {
             #[cfg(feature = "redis")]
             "quorum" => {
                 let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let url = format!("zookeeper:{}", self.rest);
+                let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

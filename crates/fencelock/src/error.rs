@@ -17,6 +17,8 @@ pub enum ErrorKind {
     TimedOut,
     /// It was ours and is no longer.
     Lost,
+    /// The access came too late: a later grant has been at the resource. What a [fence](crate::fence) says.
+    Overtaken,
     /// Waiting would never end: the caller holds what it would wait for.
     Deadlock,
     /// The name is in use as another kind of lock, or as a semaphore of another size.
@@ -266,6 +268,7 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
+            value: None,
             entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
             expires_in: Some(Duration::from_secs(12)),

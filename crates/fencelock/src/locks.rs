@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub(crate) info: Info,
     pub(crate) capability: Capability,
     pub(crate) gates: Gates,
-    namespace: String,
+    pub(crate) namespace: String,
     lease: Duration,
     note: Note,
     /// Whose tickets are those that are taken as nobody in particular; it also tells one `Locks` from another.
@@ -130,6 +130,11 @@ impl Locks {
     /// `mutex("x")` and the write side of `rwlock("x")` are the same lock.
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.core.clone(), self.name(name))
+    }
+
+    /// A mutex whose calls all answer with this error.
+    pub(crate) fn impossible_mutex(&self, error: Error) -> Mutex {
+        Mutex::new(self.core.clone(), Err(error))
     }
 
     /// A read-write lock. No I/O.
@@ -220,7 +225,7 @@ impl Locks {
         Ok(hints
             .filter(move |hint| {
                 let concerns = match hint {
-                    Hint::Changed(name) => name.shown().starts_with(&wanted),
+                    Hint::Changed(name) | Hint::Entered(name) => name.shown().starts_with(&wanted),
                     Hint::Somewhere => true,
                 };
                 std::future::ready(concerns)
@@ -287,18 +292,17 @@ impl Locks {
 }
 
 impl Core {
-    /// Gets in as `owner`, or as nobody in particular.
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        name: &Result<Name>,
+    /// A wish to get in as `owner`, or as nobody in particular.
+    pub(crate) fn request(
+        &self,
+        name: Name,
         kind: Kind,
         (weight, capacity): (u32, u32),
         options: &Options,
         owner: Option<&Owner>,
-    ) -> Result<Arc<Hold>> {
-        let name = name.as_ref().map_err(Error::again)?.clone();
+    ) -> Result<Request> {
         let terms = options.terms(&self.capability, self.lease).map_err(|error| error.named(name.shown()))?;
-        let request = Request {
+        Ok(Request {
             kind,
             weight,
             capacity,
@@ -309,7 +313,20 @@ impl Core {
             held: owner.map(|owner| owner.held(self.owner)).unwrap_or_default(),
             note: Note { reason: options.reason.clone(), ..self.note.clone() },
             name,
-        };
+        })
+    }
+
+    /// Gets in as `owner`, or as nobody in particular.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        name: &Result<Name>,
+        kind: Kind,
+        size: (u32, u32),
+        options: &Options,
+        owner: Option<&Owner>,
+    ) -> Result<Arc<Hold>> {
+        let name = name.as_ref().map_err(Error::again)?.clone();
+        let request = self.request(name, kind, size, options, owner)?;
         let span = crate::observe::acquiring(&request.name, kind);
         match owner {
             None => acquire::acquire(self, request).instrument(span).await,

@@ -7,6 +7,7 @@ mod help;
 mod loss;
 mod odd_input;
 mod output;
+mod several;
 mod signals;
 mod support;
 mod terminal;

@@ -281,6 +281,7 @@ fn seen(token: u64, ticket: &line::Ticket<TicketId, Facts>, now: Moment) -> Seen
         identity: facts.note.identity.to_string(),
         owner: facts.owner.to_string(),
         reason: facts.note.reason.as_deref().map(String::from),
+        value: facts.note.value.as_deref().map(String::from),
         entered: Some(now.since(facts.entered)),
         admitted: facts.admitted.map(|at| now.since(at)),
         expires_in: Some(facts.expiry.since(now)),

@@ -26,7 +26,8 @@ const POOLED: usize = 32;
 /// An open connection.
 #[derive(Clone)]
 pub(super) struct Live {
-    connection: MultiplexedConnection,
+    /// Cheap to share, not so cheap to clone.
+    connection: Arc<MultiplexedConnection>,
     end: Arc<End>,
     /// Whether its server may be found not to be the master any more: then no more of its answers count.
     followed: bool,
@@ -91,7 +92,7 @@ impl Live {
     }
 
     async fn answer(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let mut connection = self.connection.clone();
+        let mut connection = MultiplexedConnection::clone(&self.connection);
         if !self.followed {
             return connection.send_packed_command(cmd).await;
         }
@@ -108,7 +109,7 @@ impl Live {
 
     /// Several commands, sent together: an answer for each, which may be an error. One round trip.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline, count: usize) -> redis::RedisResult<Vec<Value>> {
-        let mut connection = self.connection.clone();
+        let mut connection = MultiplexedConnection::clone(&self.connection);
         let answers = self.unless_ended(connection.send_packed_commands(pipe, 0, count)).await;
         if answers.as_ref().is_err_and(|error| error.is_io_error() || error.is_unrecoverable_error()) {
             self.end.end();
@@ -118,17 +119,22 @@ impl Live {
 
     /// One round trip; two where the server does not know the script yet.
     pub(super) async fn call(&self, call: &Call, address: &str) -> Result<Value> {
+        self.try_call(call).await.map_err(|error| fault::asking(error, address))
+    }
+
+    /// The same, with the server's own words if it refuses.
+    pub(super) async fn try_call(&self, call: &Call) -> redis::RedisResult<Value> {
         match self.try_send(&call.by_hash()).await {
             Err(error) if error.kind() == redis::ServerErrorKind::NoScript.into() => {
-                self.send(&call.in_full(), address).await
+                self.try_send(&call.in_full()).await
             }
-            answer => answer.map_err(|error| fault::asking(error, address)),
+            answer => answer,
         }
     }
 
     /// From now on messages of this channel come in.
     pub(super) async fn subscribe(&self, channel: &str, address: &str) -> Result<()> {
-        let answer = self.connection.clone().subscribe(channel).await;
+        let answer = MultiplexedConnection::clone(&self.connection).subscribe(channel).await;
         if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
             self.end.end();
         }
@@ -137,7 +143,7 @@ impl Live {
 
     /// The other way round. If it fails, messages that nobody wants go on coming in.
     pub(super) async fn unsubscribe(&self, channel: &str) {
-        let _ = self.connection.clone().unsubscribe(channel).await;
+        let _ = MultiplexedConnection::clone(&self.connection).unsubscribe(channel).await;
     }
 }
 
@@ -254,10 +260,12 @@ impl Connections {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Unsupported, "this store needs a tokio runtime (or the blocking interface)")
         })?;
-        let slot = self.slot(runtime.id());
-        if let Some(live) = slot.get() {
+        if let Some(live) =
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).get(&runtime.id()).and_then(|slot| slot.get())
+        {
             return Ok(live);
         }
+        let slot = self.slot(runtime.id());
         let _opening = slot.opening.lock().await;
         if let Some(live) = slot.get() {
             return Ok(live);
@@ -316,7 +324,7 @@ impl Connections {
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
-        let live = Live { connection, end, followed };
+        let live = Live { connection: Arc::new(connection), end, followed };
         if followed {
             sentinel::check_master(&live, &self.address).await?;
             // Whoever finds the new master first takes the others along.

@@ -5,8 +5,8 @@
 
 use crate::clock::Moment;
 use crate::name::Name;
-use crate::store::{Place, TicketId, Waited};
-use std::collections::{HashMap, HashSet};
+use crate::store::{Place, TicketId, Tickets, Waited};
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -37,14 +37,14 @@ pub(super) struct Waiters {
 }
 
 struct Book {
-    waiters: HashMap<TicketId, Waiter>,
+    waiters: Tickets<Waiter>,
     /// Nothing is due before this.
     due: Moment,
 }
 
 impl Default for Book {
     fn default() -> Self {
-        Book { waiters: HashMap::new(), due: Moment::FAR }
+        Book { waiters: Tickets::default(), due: Moment::FAR }
     }
 }
 
@@ -116,6 +116,15 @@ impl Waiters {
         let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
         waiter.missed = true;
         let due = waiter.due();
+        self.due_at(book, due);
+    }
+
+    /// A message says that a lease ends in its line earlier than it knows of.
+    pub(super) fn lapse_in(&self, id: TicketId, after: Duration, now: Moment) {
+        let mut book = self.book();
+        let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
+        waiter.lapse = waiter.lapse.min(now.after(after).after(SLACK));
+        let due = waiter.lapse;
         self.due_at(book, due);
     }
 
