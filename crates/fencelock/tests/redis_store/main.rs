@@ -2,6 +2,7 @@
 
 mod contract;
 mod cost;
+mod documented;
 mod failover;
 mod faults;
 mod late;
