@@ -23,6 +23,10 @@
 //! is lost: whoever held it is told then, and may have had company in between. The tokens keep growing, so a resource that
 //! checks them rejects the one that came first.
 //!
+//! With `?replicas=K` a grant and a renewal count only when K replicas have confirmed them: too few is an `Unavailable` error
+//! with unknown effect. A replica that has confirmed a grant and is promoted knows it; one that has not may be promoted too,
+//! unless K is all of them. `docs/redis.md` says what that does not give, and has a table of faults and verdicts.
+//!
 //! # What it needs of the server
 //!
 //! Redis 6 or later. A `maxmemory-policy` other than `noeviction` can remove locks and is refused (`?evictable=allow`
@@ -35,6 +39,8 @@
 //!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +scan
 //!     +info +hello +select
 //! ```
+//!
+//! Behind sentinels also `+role`, with `?replicas=K` also `+wait`.
 
 use super::hints::Hints;
 use super::{
@@ -90,8 +96,8 @@ struct Shared {
 }
 
 impl RedisStore {
-    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://` or `redis+sentinel://`, without a
-    /// query, and checks that it can keep locks. `options` are those of the query.
+    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or
+    /// `rediss+sentinel://`, without a query, and checks that it can keep locks. `options` are those of the query.
     ///
     /// # Errors
     /// `InvalidInput` for a URL or options that make no sense, `Denied` where the server does not want us, `Unavailable` where

@@ -1,15 +1,5 @@
 //! What becomes of locks when connections, replies, scripts or the server's data are lost.
-//!
-//! | fault | verdict |
-//! |---|---|
-//! | the reply to a verb is lost | unknown effect; asking again tells what is there; nothing is granted twice |
-//! | a reply comes after the lease | no guard; the line is free within a lease |
-//! | the inbox is cut | messages of the gap are lost; a look after the reconnect finds the grant |
-//! | `CLIENT KILL` | holders keep their locks, waiters their places |
-//! | `SCRIPT FLUSH` | one more request, nothing else |
-//! | `FLUSHALL` | holders are lost at their next renewal; tokens go on growing |
-//! | restart without data | holders are lost as soon as the server is back; tokens go on growing |
-//! | a server that stands still | holders are lost at their deadline; afterwards all is free |
+//! `docs/redis.md` has the table of verdicts.
 
 use crate::proxy::Proxy;
 use crate::server::Server;

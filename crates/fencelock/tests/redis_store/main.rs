@@ -2,10 +2,12 @@
 
 mod contract;
 mod cost;
+mod documented;
 mod failover;
 mod faults;
 mod late;
 mod oracle;
+mod outages;
 mod proxy;
 mod quorum;
 mod refusals;

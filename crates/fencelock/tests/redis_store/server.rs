@@ -71,17 +71,27 @@ impl Server {
 
     /// A sentinel that watches `master` as `locks`, with a quorum of two.
     pub(crate) fn sentinel_of(master: &Server) -> Server {
+        Server::watching(master.port, 2, &[])
+    }
+
+    /// The same on its own, with more arguments, and the master on another port than commands of tests go to.
+    pub(crate) fn sentinel(master_port: u16, args: &[String]) -> Server {
+        Server::watching(master_port, 1, args)
+    }
+
+    fn watching(master_port: u16, quorum: u32, args: &[String]) -> Server {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let port = free_port();
         let conf = dir.path().join("sentinel.conf");
         let lines = format!(
-            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\nsentinel monitor locks 127.0.0.1 {} 2\n\
-             sentinel down-after-milliseconds locks 500\nsentinel failover-timeout locks 3000\n",
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\nsentinel monitor locks 127.0.0.1 {master_port} \
+             {quorum}\nsentinel down-after-milliseconds locks 500\nsentinel failover-timeout locks 3000\n",
             dir.path().display(),
-            master.port
         );
         std::fs::write(&conf, lines).expect("a file in our own folder");
-        let (child, pid) = guarded(&redis(), &[conf.into(), "--sentinel".into()]);
+        let mut all: Vec<OsString> = vec![conf.into(), "--sentinel".into()];
+        all.extend(args.iter().map(OsString::from));
+        let (child, pid) = guarded(&redis(), &all);
         let mut server = Server { child, pid, dir, port, program: redis(), args: Vec::new(), password: None };
         assert!(server.wait_until_up(), "the sentinel does not come up");
         server
@@ -162,6 +172,23 @@ impl Server {
             }
         }
         panic!("the server did not come up again");
+    }
+
+    /// How long its file of commands is.
+    pub(crate) fn written(&self) -> u64 {
+        std::fs::metadata(self.commands_file()).expect("it writes down what it does").len()
+    }
+
+    /// Cuts that file off, as a power cut does with what was not on the disk yet.
+    pub(crate) fn forget_from(&self, length: u64) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.commands_file());
+        file.and_then(|file| file.set_len(length)).expect("a file in our own folder");
+    }
+
+    fn commands_file(&self) -> PathBuf {
+        let files = std::fs::read_dir(self.dir.path().join("appendonlydir")).expect("it writes down what it does");
+        let mut paths = files.map(|file| file.expect("a file in our own folder").path());
+        paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("a file of commands")
     }
 
     /// The processes' own business: no key, no connection of the client's is touched.
