@@ -161,6 +161,9 @@ pub(crate) async fn come_in<'a>(
 /// Our own releases and changes of this name come first: a lock that was dropped a moment ago is not in its owner's way.
 pub(crate) async fn flush(core: &Arc<Core>, name: &Name) {
     let keeper = &core.keeper;
+    if keeper.is_calm() {
+        return;
+    }
     if let Some(mut pending) = keeper.take_pending(name) {
         // If it fails, the keeper tries again; the enter that follows will tell what is wrong.
         let _ = pending.send_once().await;

@@ -215,9 +215,12 @@ async fn watch(keeper: Arc<crate::keeper::Keeper>, name: Name, gate: Weak<Gate>)
         }));
         let told = pin!(async {
             if let Some(stream) = &mut hints {
-                if stream.next().await.is_some() {
+                while let Some(hint) = stream.next().await {
                     ended = 0;
-                    return;
+                    // Somebody's coming makes no room: only what may have is worth a try.
+                    if !matches!(hint, Hint::Entered(_)) {
+                        return;
+                    }
                 }
                 // What was told between two watches nobody has heard.
                 hints = None;

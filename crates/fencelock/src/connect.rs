@@ -50,7 +50,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "everybody who reaches a Redis server",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable"],
+        options: &["evictable", "replicas"],
     },
     Scheme {
         scheme: "rediss",
@@ -58,7 +58,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the same over TLS",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "ca", "cert", "key"],
+        options: &["evictable", "replicas", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "redis+unix",
@@ -66,7 +66,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "a Redis server behind a socket file",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "user", "password"],
+        options: &["evictable", "replicas", "db", "user", "password"],
     },
     Scheme {
         scheme: "redis+sentinel",
@@ -74,7 +74,15 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the Redis master that the sentinels name",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "sentinel_user", "sentinel_password"],
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password"],
+    },
+    Scheme {
+        scheme: "rediss+sentinel",
+        form: "rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the same, sentinels and master over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "quorum",
@@ -83,6 +91,30 @@ pub const SCHEMES: &[Scheme] = &[
         feature: "redis",
         built_in: cfg!(feature = "redis"),
         options: &["node_timeout", "longest_lease", "young", "evictable", "ca", "cert", "key"],
+    },
+    Scheme {
+        scheme: "postgres",
+        form: "postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
+        about: "everybody who reaches a PostgreSQL database",
+        feature: "postgres",
+        built_in: cfg!(feature = "postgres"),
+        options: &["mode", "migrate", "listen", "schema", "sslmode", "sslrootcert"],
+    },
+    Scheme {
+        scheme: "mysql",
+        form: "mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE",
+        about: "everybody who reaches a MySQL or MariaDB database",
+        feature: "mysql",
+        built_in: cfg!(feature = "mysql"),
+        options: &["mode", "migrate", "tls", "ca"],
+    },
+    Scheme {
+        scheme: "zookeeper",
+        form: "zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]",
+        about: "everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks",
+        feature: "zookeeper",
+        built_in: cfg!(feature = "zookeeper"),
+        options: &["session", "acl", "ca", "cert", "key"],
     },
 ];
 
@@ -162,8 +194,26 @@ impl Target {
                     None => store,
                 }))
             }
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let url = format!("postgres:{}", self.rest);
+                let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let url = format!("mysql:{}", self.rest);
+                let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
@@ -174,6 +224,15 @@ impl Target {
             #[cfg(feature = "redis")]
             "quorum" => {
                 let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let url = format!("zookeeper:{}", self.rest);
+                let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

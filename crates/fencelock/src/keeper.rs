@@ -16,13 +16,13 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::hold::{Hold, State};
 use crate::name::Name;
 use crate::observe;
-use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
+use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId, Tickets};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock};
 use futures_util::FutureExt;
 use futures_util::future::Either;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
@@ -56,7 +56,7 @@ struct Signals {
 
 #[derive(Default)]
 struct Book {
-    entries: HashMap<TicketId, Entry>,
+    entries: Tickets<Entry>,
     rounds: BTreeMap<Duration, Round>,
     /// When to look whether a ticket is late. Renewals move the real deadline without touching this: whoever looks too early
     /// looks again.
@@ -86,7 +86,7 @@ struct Entry {
 
 struct Round {
     next: Moment,
-    ids: HashSet<TicketId>,
+    ids: Tickets<()>,
 }
 
 /// A place to be left.
@@ -136,8 +136,8 @@ impl Keeper {
             let round = book
                 .rounds
                 .entry(lease)
-                .or_insert_with(|| Round { next: now.after(period(lease)), ids: HashSet::new() });
-            round.ids.insert(id);
+                .or_insert_with(|| Round { next: now.after(period(lease)), ids: Tickets::default() });
+            round.ids.insert(id, ());
             round.next = round.next.min(renew_by);
             first = first.min(round.next);
         }
@@ -236,6 +236,12 @@ impl Keeper {
         book.leaves = others;
         let flight = book.take_off(self, vec![name.shared_key()]);
         Some(OwnLeaves { keeper: self.clone(), leaves: mine.into(), _flight: Some(flight) })
+    }
+
+    /// Whether there is nothing of any name that an enter would have to wait for. The rule, and one look at the book.
+    pub(crate) fn is_calm(&self) -> bool {
+        let book = lock(&self.book);
+        book.leaves.is_empty() && book.later.is_empty() && book.flying.is_empty()
     }
 
     /// The release of a guard, to be sent by the caller.
@@ -612,7 +618,7 @@ impl Book {
                 return true;
             }
             round.next = now.after(period(*lease));
-            let renewals = round.ids.iter().filter_map(|id| {
+            let renewals = round.ids.keys().filter_map(|id| {
                 let hold = &entries.get(id)?.hold;
                 Some((hold.clone(), hold.renewal(now, false)?))
             });

@@ -12,6 +12,8 @@ pub mod error;
 pub mod fence;
 pub mod line;
 pub mod name;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod sql;
 pub mod store;
 
 mod acquire;

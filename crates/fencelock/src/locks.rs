@@ -225,7 +225,7 @@ impl Locks {
         Ok(hints
             .filter(move |hint| {
                 let concerns = match hint {
-                    Hint::Changed(name) => name.shown().starts_with(&wanted),
+                    Hint::Changed(name) | Hint::Entered(name) => name.shown().starts_with(&wanted),
                     Hint::Somewhere => true,
                 };
                 std::future::ready(concerns)

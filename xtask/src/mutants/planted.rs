@@ -219,6 +219,17 @@ pub(super) const PLANTED: &[Mutant] = &[
         tests: &["cancelling::release", "cancelling::a_cancelled_flush_forgets_no_other_release"],
     },
     Mutant {
+        name: "unfair-tries-for-nothing",
+        why: "waiters beside the queue try again whenever one of them got in",
+        file: "crates/fencelock/src/barge.rs",
+        find: "                    if !matches!(hint, Hint::Entered(_)) {",
+        replace: "                    if !matches!(hint, Hint::Somewhere) {",
+        package: "fencelock",
+        args: &["--features", "redis", "--test", "redis_store"],
+        cfg: None,
+        tests: &["cost::whoever_waits_beside_the_queue_tries_once_for_each_release"],
+    },
+    Mutant {
         name: "no-release-without-a-runtime",
         why: "a guard that is dropped after its runtime has ended is held for a lease",
         file: "crates/fencelock/src/guard.rs",
