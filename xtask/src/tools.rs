@@ -40,6 +40,13 @@ pub(crate) const TOOLS: &[Tool] = &[
         required: true,
     },
     Tool {
+        name: "nginx",
+        used_by: "the leaky bucket, which is compared with it",
+        found_at: &["nginx"],
+        packages: &["nginx-light"],
+        required: true,
+    },
+    Tool {
         name: "PostgreSQL",
         used_by: "the PostgreSQL store",
         found_at: &["/usr/lib/postgresql/*/bin/postgres", "postgres"],

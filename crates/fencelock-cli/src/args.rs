@@ -3,6 +3,7 @@
 use crate::duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use fencelock::limit::Rate;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -100,6 +101,11 @@ pub(crate) enum Verb {
         mut_arg("wait", |arg| arg.help("How long to stand for election each time; 0: do not wait [default: for ever]"))
     )]
     Elect(Elect),
+    /// Run a command when the shared limiter NAME lets us
+    ///
+    /// Waits for its turn, in the order of asking, over all who use the store; gives up at once with code 75 if the turn would not
+    /// come within --wait. Nothing is held: fencelock becomes the command, which gets no FENCELOCK variables.
+    Limit(Limit),
     /// Who is inside, who waits, since when, until when, and why
     Show(Show),
     /// Every name with someone in it
@@ -155,6 +161,29 @@ pub(crate) struct Elect {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// `limit`
+#[derive(Debug, Args)]
+pub(crate) struct Limit {
+    /// The limiter; it has nothing to do with a lock of that name
+    pub(crate) name: String,
+    /// How many in which time: 10/s, 600/m, 5/h, 1/30s
+    #[arg(long, value_name = "N/TIME", value_parser = rate)]
+    pub(crate) rate: Rate,
+    /// How many may come at once after a calm
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) burst: u32,
+    /// How long to wait for the turn; 0: do not wait [default: for ever]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    text.parse::<Rate>().map_err(|error| error.to_string())
 }
 
 /// How to take a lock: the options of `run`, `hold` and `elect`.

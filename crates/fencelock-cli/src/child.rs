@@ -136,10 +136,16 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> u8 {
     };
     die_with(&parent);
     let _ = text_to_mask(&mask).thread_set_mask();
-    let error = Command::new(&command).args(args).exec();
+    let failure = become_command(&command, args);
+    output.failure(&failure);
+    failure.code
+}
+
+/// This process becomes the command. Comes back only if it cannot.
+pub(crate) fn become_command(command: &OsStr, args: impl Iterator<Item = OsString>) -> Failure {
+    let error = Command::new(command).args(args).exec();
     let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-    output.failure(&Failure::new(code, "start", cannot(&command, &error)));
-    code
+    Failure::new(code, "start", cannot(command, &error))
 }
 
 /// From now on the kernel kills us when our parent dies; and so do we if it has died before.

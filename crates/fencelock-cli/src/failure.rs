@@ -63,6 +63,8 @@ impl From<Error> for Failure {
             ErrorKind::Held => (HELD, "held"),
             ErrorKind::TimedOut => (HELD, "timed_out"),
             ErrorKind::Deadlock => (HELD, "deadlock"),
+            ErrorKind::Limited => (HELD, "limited"),
+            ErrorKind::Conflict => (HELD, "conflict"),
             ErrorKind::Lost => (LOST, "lost"),
             ErrorKind::Overtaken => (LOST, "overtaken"),
             ErrorKind::InvalidName => (USAGE, "invalid_name"),
@@ -74,7 +76,11 @@ impl From<Error> for Failure {
             ErrorKind::Broken => (STORE, "broken"),
             _ => (BUG, "unknown"),
         };
-        let message = if code == HELD { held_line(&error) } else { error.to_string() };
+        let message = match error.kind() {
+            ErrorKind::Limited | ErrorKind::Conflict => error.to_string(),
+            _ if code == HELD => held_line(&error),
+            _ => error.to_string(),
+        };
         Failure { code, kind, message, holder: error.holder().cloned().map(Box::new) }
     }
 }

@@ -69,6 +69,7 @@ fn act(cli: Cli, output: Output) -> Result<u8, Failure> {
             (Verb::Run(run), Some(signals)) => verbs::run::run(run, &choice, signals, output).await,
             (Verb::Hold(hold), Some(signals)) => verbs::hold::run(hold, &choice, signals, output).await,
             (Verb::Elect(elect), Some(signals)) => verbs::elect::run(elect, &choice, signals, output).await,
+            (Verb::Limit(limit), _) => verbs::limit::run(limit, &choice, output).await,
             (Verb::Show(show), _) => verbs::show::run(show, &choice, output).await,
             (Verb::Ls(ls), _) => verbs::ls::run(ls, &choice, output).await,
             (Verb::Watch(watch), _) => verbs::watch::run(watch, &choice, output).await,

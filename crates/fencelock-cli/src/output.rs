@@ -19,6 +19,7 @@ pub(crate) struct Output {
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(crate) enum Event<'a> {
     Acquired { name: String, token: String, waited_ms: u64 },
+    Granted { name: &'a str, waited_ms: u64 },
     Lost,
     Released,
     Broken { name: &'a str, token: String },

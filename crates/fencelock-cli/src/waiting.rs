@@ -2,10 +2,10 @@
 
 use crate::failure::describe;
 use crate::output::{self, Output};
-use fencelock::error::ordinal;
+use fencelock::error::{ordinal, spoken};
 use fencelock::name::printable;
 use fencelock::{Line, Locks, Seen};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a wait may last before it is worth a word, and how often the word is kept current.
 const TICK: Duration = Duration::from_secs(1);
@@ -44,6 +44,22 @@ async fn in_the_way<'a>(locks: &Locks, names: &[&'a String], host: &str) -> Opti
         }
     }
     found
+}
+
+/// The same for a turn whose moment is known.
+pub(crate) async fn show_turn(name: &str, turn: Instant, output: Output) {
+    if output.json || output.quiet || !output::on_terminal() {
+        return std::future::pending().await;
+    }
+    let mut shown = Shown { any: false };
+    let label = printable(name);
+    loop {
+        tokio::time::sleep(TICK).await;
+        shown.set(&format!(
+            "waiting for {label}: our turn is in {}",
+            spoken(turn.saturating_duration_since(Instant::now()))
+        ));
+    }
 }
 
 /// `waiting for nightly: held by web-3 pid 912 ("deploy 88") for 42 s, token 1187, lease ends in 12 s; you are 3rd of 7`

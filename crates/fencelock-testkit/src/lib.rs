@@ -23,6 +23,7 @@
 //! - [`check_fence`] holds a checker of fencing tokens to the rule of the two marks.
 //! - [`Faulty`] and [`Lying`] are stores around a store, for tests of one's own.
 
+mod beside;
 pub mod ctx;
 mod fence;
 mod histories;

@@ -1,5 +1,6 @@
 //! Store URLs: what `Locks::connect` and the program's `--store` take. Passwords never come back out of here in a message.
 
+use crate::beside::Beside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::printable;
 use crate::store::Store;
@@ -171,16 +172,17 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
 }
 
 impl Target {
-    /// Opens the store.
-    pub(crate) async fn open(&self, label: Option<&str>) -> Result<Arc<dyn Store>> {
+    /// Opens the store. What it keeps beside locks, if anything, is put into `beside`.
+    pub(crate) async fn open(&self, label: Option<&str>, beside: &mut Beside) -> Result<Arc<dyn Store>> {
         match self.scheme.scheme {
             #[cfg(feature = "memory")]
             "memory" => {
                 let store = crate::store::memory::MemoryStore::shared(&self.rest);
-                Ok(Arc::new(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "sqlite")]
             "sqlite" => {
@@ -189,10 +191,11 @@ impl Target {
                 }
                 // As it stands: a path is no URL, and `%` is a letter in it.
                 let store = crate::store::sqlite::SqliteStore::open(&self.rest)?;
-                Ok(Arc::new(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "postgres")]
             "postgres" => {
@@ -216,10 +219,11 @@ impl Target {
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
-                Ok(Arc::new(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "redis")]
             "quorum" => {
@@ -239,11 +243,22 @@ impl Target {
                 }))
             }
             other => {
-                let _ = (label, &self.rest, &self.options);
+                let _ = (label, &self.rest, &self.options, beside);
                 Err(Error::new(ErrorKind::Unsupported, format!("this build has no {other} store")))
             }
         }
     }
+}
+
+/// A store that keeps limiters and registers as well.
+#[cfg(any(feature = "memory", feature = "sqlite", feature = "redis"))]
+fn with_all<S: Store + crate::beside::Limiters + crate::beside::Registers>(
+    store: S,
+    beside: &mut Beside,
+) -> Arc<dyn Store> {
+    let store = Arc::new(store);
+    *beside = Beside::all(&store);
+    store
 }
 
 #[cfg(test)]

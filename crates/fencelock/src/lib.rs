@@ -4,12 +4,14 @@
 //! [`run`](MutexGuard::run) tell when it is lost, and whose [`token`](MutexGuard::token) lets the resource refuse whoever
 //! comes too late. [`store`] is for those who add a store.
 
+pub mod beside;
 pub mod blocking;
 pub mod clock;
 pub mod connect;
 pub mod duration;
 pub mod error;
 pub mod fence;
+pub mod limit;
 pub mod line;
 pub mod name;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -28,6 +30,7 @@ mod mutex;
 mod observe;
 mod options;
 mod owner;
+mod register;
 mod rwlock;
 mod semaphore;
 mod striped;
@@ -48,6 +51,7 @@ pub use owner::Owner;
 /// The driver whose connections `fence::redis` takes.
 #[cfg(feature = "redis")]
 pub use redis;
+pub use register::{Register, Version, Versioned};
 /// The driver whose connections `fence::sqlite` takes.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;

@@ -4,6 +4,7 @@
 mod codes;
 mod exact;
 mod help;
+mod limit;
 mod loss;
 mod odd_input;
 mod output;

@@ -58,6 +58,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use waiters::{Standing, Waiters};
 
+mod beside;
 mod connection;
 mod fault;
 mod inbox;

@@ -178,7 +178,7 @@ impl Drop for Server {
 }
 
 /// The server dies with its standard input, so that it does not outlive a test program that ends without dropping anything.
-const GUARD: &str =
+pub(crate) const GUARD: &str =
     r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
 fn spawn(program: &Path, dir: &Path, port: u16, args: &[String]) -> (Child, u32) {

@@ -141,6 +141,7 @@ pub(crate) fn seen(row: &Row) -> Result<(u32, Seen)> {
         entered: int(row, 9)?.map(duration),
         admitted: int(row, 10)?.map(duration),
         expires_in: int(row, 11)?.map(duration),
+        value: string(row, 12)?,
     };
     Ok((small(int(row, 3)?), seen))
 }

@@ -58,6 +58,9 @@ scripts! {
     UPGRADE = "upgrade.lua";
     EXPEL = "expel.lua";
     INSPECT = "inspect.lua";
+    LIMIT = "limit.lua";
+    LOAD = "load.lua";
+    STORE_IF = "store_if.lua";
 }
 
 /// The first key of a line; the others begin with it.
@@ -85,14 +88,21 @@ pub(super) struct Call {
     script: &'static Script,
     /// The first key of each ticket's line.
     keys: Vec<String>,
-    args: Vec<String>,
+    args: Vec<Vec<u8>>,
     /// For a cluster: all of its lines are in one slot, and so is the key that marks a watched line.
     sharded: bool,
+    /// Whether it is about a key that belongs to no line.
+    beside: bool,
 }
 
 impl Call {
     pub(super) fn new(script: &'static Script, lines: usize, args: usize) -> Call {
-        Call { script, keys: Vec::with_capacity(lines), args: Vec::with_capacity(args), sharded: false }
+        Call { script, keys: Vec::with_capacity(lines), args: Vec::with_capacity(args), sharded: false, beside: false }
+    }
+
+    /// A call about one key that belongs to no line.
+    pub(super) fn beside(script: &'static Script, key: String) -> Call {
+        Call { script, keys: vec![key], args: Vec::new(), sharded: false, beside: true }
     }
 
     /// One more ticket, of this line.
@@ -100,7 +110,7 @@ impl Call {
         self.keys.push(line_key(name.key()));
     }
 
-    pub(super) fn arg(&mut self, arg: impl Into<String>) {
+    pub(super) fn arg(&mut self, arg: impl Into<Vec<u8>>) {
         self.args.push(arg.into());
     }
 
@@ -115,7 +125,13 @@ impl Call {
         for (at, key) in self.keys.into_iter().enumerate() {
             let which = *known.entry(key.clone()).or_insert(calls.len());
             if which == calls.len() {
-                let call = Call { script: self.script, keys: Vec::new(), args: Vec::new(), sharded: true };
+                let call = Call {
+                    script: self.script,
+                    keys: Vec::new(),
+                    args: Vec::new(),
+                    sharded: true,
+                    beside: self.beside,
+                };
                 calls.push((call, Vec::new()));
             }
             let (call, answers) = &mut calls[which];
@@ -137,10 +153,10 @@ impl Call {
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let size: usize = self.keys.iter().chain(&self.args).map(String::len).sum();
+        let size = self.keys.iter().map(String::len).sum::<usize>() + self.args.iter().map(Vec::len).sum::<usize>();
         let mut cmd = Cmd::with_capacity(self.keys.len() * 4 + self.args.len() + 4, size + script.len() + 64);
         cmd.arg(verb).arg(script);
-        if self.sharded {
+        if self.sharded && !self.beside {
             cmd.arg(self.keys.len() * 4 + 1);
             for key in &self.keys {
                 cmd.arg(key);
@@ -197,7 +213,7 @@ mod tests {
         let parts = call.by_line();
         assert_eq!(parts.len(), 2);
         assert_eq!((parts[0].0.key(), &parts[0].1), ("fencelock:{a}", &vec![0, 2]));
-        assert_eq!(parts[0].0.args, ["1", "lease", "0", "3", "lease", "0"]);
+        assert_eq!(parts[0].0.args, ["1", "lease", "0", "3", "lease", "0"].map(|arg| arg.as_bytes().to_vec()));
         assert_eq!((parts[1].0.keys.len(), &parts[1].1), (1, &vec![1]));
     }
 
