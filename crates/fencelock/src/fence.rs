@@ -11,8 +11,10 @@
 //! |---|---|---|
 //! | in this process | [`Gate`] | its pass, held during the access |
 //! | SQLite | `fence::sqlite` (feature `sqlite`) | the caller's transaction |
-//! | PostgreSQL, MySQL, MariaDB | [`sql`]: text and parameters for any driver | the caller's transaction |
+//! | PostgreSQL, MySQL, MariaDB | `fencelock::sql::fence_in` (features `postgres`, `mysql`), beside the store's own tables | the caller's transaction |
+//! | the same, and SQLite | [`sql`]: text and parameters for any driver, without a store | the caller's transaction |
 //! | Redis | `fence::redis` (feature `redis`) | one script |
+//! | ZooKeeper | `fence::zookeeper` (feature `zookeeper`) | the caller's transaction |
 //! | HTTP | `fence::tower` (feature `tower`); [`header`] for others | the gate's pass |
 //!
 //! All of them take a [`Token`], which a semaphore's permit does not have, and keep their marks by name and store label.
@@ -30,6 +32,8 @@ pub mod sql;
 pub mod sqlite;
 #[cfg(feature = "tower")]
 pub mod tower;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use gate::{Gate, Pass};
 
@@ -38,7 +42,7 @@ const LONGEST: usize = 255;
 
 /// What every checker that keeps its marks elsewhere asks first: could a store have given this token? A name or label that is
 /// cut, folded or padded on its way would share the marks of another. Gives the number as databases count.
-fn checked(token: &Token) -> Result<i64> {
+pub(crate) fn checked(token: &Token) -> Result<i64> {
     let fits = |text: &str| (1..=LONGEST).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
     match i64::try_from(token.number()) {
         Ok(number) if number > 0 && fits(token.name()) && fits(token.label()) => Ok(number),

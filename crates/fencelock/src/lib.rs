@@ -60,6 +60,9 @@ pub use semaphore::Semaphore;
 pub use store::{Line, Listed, Mode, Seen};
 pub use striped::{Stripe, Striped, Walk};
 pub use token::Token;
+/// The driver whose transactions `fence::zookeeper` takes.
+#[cfg(feature = "zookeeper")]
+pub use zookeeper_client;
 
 /// The examples of the README run.
 #[cfg(all(doctest, feature = "memory"))]

@@ -369,7 +369,7 @@ async fn enter<'a>(wishes: &'a [Wish], progress: &Progress) -> Result<Option<Vec
             };
             inside.push(attempt);
             // Whoever stood in the way has gone: the rest may be had at once.
-            together = waited;
+            together |= waited;
         }
         if inside.len() < wishes.len() {
             inside[at..].iter_mut().for_each(Attempt::keep);
