@@ -212,8 +212,18 @@ impl Store for ZookeeperStore {
         }
     }
 
+    /// Opens the session of the usual lease, so that it is there when the first lock is asked for.
     fn attach(&self, host: Host) {
-        let _ = self.shared.host.set(host);
+        if self.shared.host.set(host).is_ok() {
+            let shared = Arc::downgrade(&self.shared);
+            self.shared.host(|host| {
+                host.spawn(async move {
+                    if let Some(shared) = shared.upgrade() {
+                        drop(shared.session(crate::options::DEFAULT_LEASE).await);
+                    }
+                });
+            });
+        }
     }
 
     /// One round trip, two packets; one packet where somebody of ours waits in the line already. A refusal costs another round
