@@ -50,7 +50,14 @@ impl Shared {
             }
         }
         let checked = join_all(groups.into_values().map(|(live, paths)| async move {
-            let there = self.check(&live, paths).await?;
+            let asked: Vec<usize> = paths.iter().map(|(i, _)| *i).collect();
+            let mut there = self.check(&live, paths).await?;
+            for i in asked {
+                // Its node may be being replaced by a lighter one.
+                if !there.contains(&i) && self.is_replaced(&live, &batch[i].place).await? {
+                    there.push(i);
+                }
+            }
             Ok::<_, Error>((live.remaining(called), there))
         }));
         let found = join_all(strangers.into_iter().map(|i| async move {
@@ -107,6 +114,16 @@ impl Shared {
             }
         }
         Ok(there)
+    }
+
+    /// Whether a ticket whose node was not there has another one. No round trip where that cannot be.
+    async fn is_replaced(&self, live: &Arc<Live>, place: &Place) -> Result<bool> {
+        let may_be = self.lines.with(place, |own| own.uncertain || own.node.as_ref().is_some_and(|node| node.moved));
+        if may_be != Some(true) {
+            return Ok(false);
+        }
+        let (seats, _) = self.read_after_sync(live, &place.name).await?;
+        Ok(seats.of(place.id).next().is_some())
     }
 
     /// Whether a ticket that is not known here is in its line. Two round trips.

@@ -21,7 +21,7 @@ pub(super) struct Own {
     pub(super) phase: Phase,
     /// Its node, once the server has named it.
     pub(super) node: Option<Node>,
-    /// A create under this id was never answered: there may be a second node.
+    /// A create under this id was never answered, or its node is being replaced: there may be another node of it.
     pub(super) uncertain: bool,
     wakers: Vec<Waker>,
 }
@@ -302,8 +302,8 @@ impl Lines {
         let ghosts = owned.iter().filter(|(name, seat)| {
             let own = lines.get(name.key()).and_then(|line| line.own.get(&seat.id));
             own.is_none_or(|own| {
-                // A create that is under way, or a node that was just replaced, is left alone.
-                let node = own.node.as_ref().filter(|node| asked > node.known);
+                // A create that is under way, or a node that is being replaced, is left alone.
+                let node = own.node.as_ref().filter(|node| asked > node.known && !own.uncertain);
                 node.is_some_and(|node| node.child != seat.child)
             })
         });
@@ -314,7 +314,8 @@ impl Lines {
         for (key, line) in lines.iter_mut() {
             let mut look = false;
             for (id, own) in line.own.iter().filter(|(_, own)| own.live.id == session) {
-                let Some(node) = own.node.as_ref().filter(|node| asked > node.known) else { continue };
+                let known = own.node.as_ref().filter(|node| asked > node.known && !own.uncertain);
+                let Some(node) = known else { continue };
                 if !there.contains(&(&**key, &*node.child)) {
                     match own.phase {
                         Phase::Inside => missing.push(*id),
@@ -377,17 +378,18 @@ impl Line {
         }
         for (id, own) in &mut self.own {
             let Some(node) = &own.node else { continue };
+            // Another session's server may be behind; its own is not, once it has answered the create.
+            let knows = own.live.id == *by && *asked > node.known && !own.uncertain;
             match (own.phase, seats.is_inside(&node.child)) {
                 (Phase::Waiting, Some(true)) => {
                     own.phase = Phase::Inside;
                     wakers.append(&mut own.wakers);
                 }
-                // Another session's server may be behind; its own is not, once it has answered the create.
-                (Phase::Waiting, None) if own.live.id == *by && *asked > node.known => {
+                (Phase::Waiting, None) if knows => {
                     own.phase = Phase::Gone;
                     wakers.append(&mut own.wakers);
                 }
-                (Phase::Inside, None) if own.live.id == *by && *asked > node.known => missing.push(*id),
+                (Phase::Inside, None) if knows => missing.push(*id),
                 _ => {}
             }
         }
