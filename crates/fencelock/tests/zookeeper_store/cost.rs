@@ -37,7 +37,8 @@ async fn cycle_with(clients: usize, waiters: usize, rounds: u32) -> f64 {
     let mut all = Vec::new();
     for _ in 0..clients {
         let locks = Locks::connect(&server.url()).await.unwrap();
-        locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+        // Its session is open from now on, and the line's node there.
+        locks.mutex("hot").lock().await.unwrap().release().await.unwrap();
         all.push(locks);
     }
     let start = Arc::new(Barrier::new(waiters + 1));
