@@ -71,7 +71,7 @@ async fn few_packets_for_a_cycle_however_many_wait() {
     assert!(many <= 6.0, "{many} packets for each cycle of 16 in 16 clients");
     let one = cycle_with(1, 200, 2).await;
     println!("200 waiters in 1 client: {one:.2} packets a cycle");
-    assert!(one <= 3.5, "{one} packets for each cycle of 200 in one client");
+    assert!(one <= 4.0, "{one} packets for each cycle of 200 in one client");
 }
 
 /// The sessions that watch each path, as `wchp` tells them.
