@@ -14,13 +14,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Runs with the peer's class path.
+type Test = fn(&str);
+
 fn main() {
     let arguments = Arguments::from_args();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zookeeper_curator");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("curator");
     let wanted = !arguments.list;
     let class_path = if wanted { prepare(&here, &folder) } else { Err("only listed".into()) };
-    let tests: [(&str, fn(&str)); 3] = [
+    let tests: [(&str, Test); 3] = [
         ("curator_s_mutex_and_ours_exclude_each_other", mutexes),
         ("curator_s_read_write_lock_and_ours_exclude_each_other", readers_and_writers),
         ("a_counter_that_both_add_to_comes_out_exact", counted),

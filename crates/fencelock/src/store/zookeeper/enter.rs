@@ -436,7 +436,7 @@ impl Shared {
         let mut look = !waits || self.clock.now() >= until;
         loop {
             if look {
-                let found = self.look(place).await?;
+                let found = self.bounded(self.look(place)).await?;
                 if found != Waited::Waiting || self.clock.now() >= until {
                     return Ok(found);
                 }

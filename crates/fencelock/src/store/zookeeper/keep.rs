@@ -20,6 +20,9 @@ enum Known {
     No,
 }
 
+/// Of one session: which of a batch, and their paths.
+type Group = (Arc<Live>, Vec<(usize, String)>);
+
 impl Shared {
     fn known(&self, place: &Place) -> Result<Known> {
         let line = node::line_path(&place.name)?;
@@ -39,8 +42,7 @@ impl Shared {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let mut answers = vec![Renewed::Gone; batch.len()];
-        // By session: which of the batch, and their paths.
-        let mut groups: HashMap<i64, (Arc<Live>, Vec<(usize, String)>)> = HashMap::new();
+        let mut groups: HashMap<i64, Group> = HashMap::new();
         let mut strangers = Vec::new();
         for (i, renew) in batch.iter().enumerate() {
             match self.known(&renew.place)? {
@@ -219,13 +221,16 @@ impl Shared {
                 self.lines.left(place, reading.as_ref());
                 Ok(presence)
             }
+            Known::No if self.lines.is_settled(place) => Ok(Presence::Gone),
             Known::Node(..) | Known::No => self.leave_by_id(place).await,
         }
     }
 
     /// Looks for every node with this id, after everything that was sent before has had its effect, and deletes it.
     async fn leave_by_id(self: &Arc<Self>, place: &Place) -> Result<Presence> {
-        let own = self.lines.with(place, |own| own.live.clone()).filter(|live| !live.has_ended());
+        let own = self.lines.with(place, |own| own.live.clone());
+        let ours = own.is_some();
+        let own = own.filter(|live| !live.has_ended());
         let live = match own {
             Some(live) => live,
             None => self.any_session().await?,
@@ -238,6 +243,9 @@ impl Shared {
             presence = Presence::There;
         }
         self.lines.forget(place);
+        if ours {
+            self.lines.settle(place);
+        }
         Ok(presence)
     }
 }

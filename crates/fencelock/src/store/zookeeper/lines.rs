@@ -9,7 +9,7 @@ use super::node::{Seat, Seats};
 use crate::name::Name;
 use crate::store::note::{Record, Standing};
 use crate::store::{Place, TicketId, Waited};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -87,8 +87,12 @@ pub(super) enum Todo {
 #[derive(Default)]
 pub(super) struct Lines {
     lines: Mutex<HashMap<Arc<str>, Line>>,
+    settled: Mutex<VecDeque<(Arc<str>, TicketId)>>,
     clock: AtomicU64,
 }
+
+/// So many tickets that are known to be gone for good are remembered.
+const MOST_SETTLED: usize = 1000;
 
 impl Lines {
     fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
@@ -105,8 +109,29 @@ impl Lines {
         self.lines().get_mut(place.name.key())?.own.get_mut(&place.id).map(look)
     }
 
+    /// Nothing that was sent under this id can have an effect any more, as far as its own connection can tell; what another
+    /// connection of the same session left behind is found by comparing. It will be left again and again: no need to ask.
+    pub(super) fn settle(&self, place: &Place) {
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.push_back((place.name.shared_key(), place.id));
+        if settled.len() > MOST_SETTLED {
+            settled.pop_front();
+        }
+    }
+
+    pub(super) fn is_settled(&self, place: &Place) -> bool {
+        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.iter().any(|(key, id)| *id == place.id && **key == *place.name.key())
+    }
+
     /// A create of this ticket is about to be sent.
     pub(super) fn expect(&self, place: &Place, live: &Arc<Live>) {
+        {
+            let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+            if !settled.is_empty() {
+                settled.retain(|(key, id)| *id != place.id || **key != *place.name.key());
+            }
+        }
         let mut lines = self.lines();
         let line = lines.entry(place.name.shared_key()).or_insert_with(|| Line {
             name: place.name.clone(),
