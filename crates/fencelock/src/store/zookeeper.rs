@@ -37,11 +37,13 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use attend::Slot;
+use futures_util::future::{Either, select};
 use lines::Lines;
 use live::Live;
 use open::Servers;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -57,6 +59,9 @@ mod look;
 mod node;
 mod open;
 mod watch;
+
+/// How long an answer may take, where nobody else sets a limit.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// An ensemble of ZooKeeper servers, or a single one.
 pub struct ZookeeperStore {
@@ -180,6 +185,15 @@ impl Shared {
         self.host(|host| host.spawn(attend::attend(Arc::downgrade(self), name.clone())));
     }
 
+    /// Not for longer than this: while no server is connected, questions are only put off.
+    async fn bounded<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = self.clock.sleep_until(self.clock.now().after(ANSWER_WITHIN));
+        match select(pin!(answer), pin!(limit)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(Error::unknown(format!("{} did not answer in time", self.servers.address))),
+        }
+    }
+
     fn asking(&self, error: zookeeper_client::Error) -> Error {
         fault::asking(error, &self.servers.address)
     }
@@ -212,8 +226,18 @@ impl Store for ZookeeperStore {
         }
     }
 
+    /// Opens the session of the usual lease, so that it is there when the first lock is asked for.
     fn attach(&self, host: Host) {
-        let _ = self.shared.host.set(host);
+        if self.shared.host.set(host).is_ok() {
+            let shared = Arc::downgrade(&self.shared);
+            self.shared.host(|host| {
+                host.spawn(async move {
+                    if let Some(shared) = shared.upgrade() {
+                        drop(shared.session(crate::options::DEFAULT_LEASE).await);
+                    }
+                });
+            });
+        }
     }
 
     /// One round trip, two packets; one packet where somebody of ours waits in the line already. A refusal costs another round
@@ -261,22 +285,22 @@ impl Store for ZookeeperStore {
 
     /// Three round trips.
     fn expel<'a>(&'a self, name: &'a Name, token: u64) -> BoxFuture<'a, Result<Presence>> {
-        Box::pin(self.shared.expel(name, token))
+        Box::pin(self.shared.bounded(self.shared.expel(name, token)))
     }
 
     /// One round trip, after a session of its own was opened for it.
     fn watch<'a>(&'a self, scope: Scope) -> BoxFuture<'a, Result<BoxStream<'static, Hint>>> {
-        Box::pin(self.shared.watch(scope))
+        Box::pin(self.shared.bounded(self.shared.watch(scope)))
     }
 
     /// Two round trips.
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
-        Box::pin(self.shared.inspect(name))
+        Box::pin(self.shared.bounded(self.shared.inspect(name)))
     }
 
     /// One round trip for each level below the prefix.
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<Listed>>> {
-        Box::pin(self.shared.list(prefix, after, limit))
+        Box::pin(self.shared.bounded(self.shared.list(prefix, after, limit)))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -214,3 +214,21 @@ async fn a_leader_that_is_stopped_and_goes_on_gives_no_lock_twice() {
         next.release().await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_takes_its_sessions_with_it() {
+    let server = Server::start();
+    let others = || server.number("zk_global_sessions");
+    let before = others();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let (a, b) = (locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock_with(options()).await.unwrap());
+    assert!(others() >= before + 2, "a session for each lease");
+    drop((a, b));
+    locks.close().await;
+    assert_eq!(server.number("zk_ephemerals_count"), 0, "close waits for all releases");
+    drop(locks);
+    // Much earlier than their timeout of thirty seconds.
+    let started = Instant::now();
+    soon("its sessions are closed", || others() <= before).await;
+    assert!(started.elapsed() < Duration::from_secs(15), "they were closed, they did not lapse");
+}

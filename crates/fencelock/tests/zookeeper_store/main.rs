@@ -1,7 +1,6 @@
 //! The ZooKeeper store against real servers: what it costs, what it says, and what becomes of it when something breaks.
 
 mod cost;
-mod curator;
 mod faults;
 mod follower;
 mod proxy;

@@ -199,10 +199,12 @@ async fn keep_up(shared: Weak<Shared>, live: Weak<Live>) {
         match next {
             Some(next) => clock.sleep_until(next).await,
             None => {
-                let Some(live) = live.upgrade() else { return };
-                let limit = clock.now().after(live.timeout);
-                let woken = pin!(live.woken.notified());
-                select(woken, pin!(clock.sleep_until(limit))).await;
+                // Without holding on to it: the session ends when nobody else does.
+                let Some((woken, timeout)) = live.upgrade().map(|live| (live.woken.clone(), live.timeout)) else {
+                    return;
+                };
+                let limit = clock.sleep_until(clock.now().after(timeout));
+                select(pin!(woken.notified()), pin!(limit)).await;
             }
         }
     }

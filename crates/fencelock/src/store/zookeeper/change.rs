@@ -1,6 +1,7 @@
 //! Lowering, raising and putting out.
 
 use super::lines::{Node, Phase};
+use super::live::Live;
 use super::node;
 use super::{Error, ErrorKind, Name, Note, Place, Presence, Record, Result, Shared, TicketId, Upgraded};
 use crate::line::WHOLE;
@@ -156,7 +157,7 @@ impl Shared {
         self: &Arc<Self>,
         place: &Place,
         new: &Place,
-        live: &Arc<super::Live>,
+        live: &Arc<Live>,
         line: &str,
         seats: &node::Seats,
         old: Option<Node>,
@@ -194,9 +195,7 @@ impl Shared {
             self.lines.forget(new);
             return Ok(Upgraded::Gone);
         };
-        for first in seats.of(place.id) {
-            self.delete(live, &format!("{line}/{}", first.child)).await.map_err(Error::effect_unknown)?;
-        }
+        self.drop_first(place, live, line, seats).await?;
         let token = u64::try_from(facts.czxid).unwrap_or(0);
         let record = Arc::new(Record::parse(&facts.data, "ourselves")?);
         let node = Node {
@@ -212,6 +211,26 @@ impl Shared {
         self.lines.entered(new, node, Phase::Inside);
         self.lines.forget(place);
         Ok(Upgraded::Admitted { token })
+    }
+
+    /// Deletes the first ticket of an upgrade, under whatever name it is: a downgrade that is under way may replace its node at
+    /// this very moment. One that comes later finds nothing to replace.
+    async fn drop_first(&self, place: &Place, live: &Arc<Live>, line: &str, seats: &node::Seats) -> Result<()> {
+        let mut children: Vec<String> = seats.of(place.id).map(|seat| seat.child.clone()).collect();
+        while let Some(child) = children.pop() {
+            let sent = self.clock.now();
+            let deleted = live.client.delete(&format!("{line}/{child}"), None).await;
+            live.wrote(sent, &deleted);
+            match deleted {
+                Ok(()) => {}
+                Err(ZkError::NoNode) => {
+                    let (seats, _) = self.read_after_sync(live, &place.name).await.map_err(Error::effect_unknown)?;
+                    children = seats.of(place.id).map(|seat| seat.child.clone()).collect();
+                }
+                Err(error) => return Err(self.asking(error).effect_unknown()),
+            }
+        }
+        Ok(())
     }
 
     /// See [`Store::expel`](super::Store::expel).

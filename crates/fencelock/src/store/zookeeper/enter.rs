@@ -436,7 +436,7 @@ impl Shared {
         let mut look = !waits || self.clock.now() >= until;
         loop {
             if look {
-                let found = self.look(place).await?;
+                let found = self.bounded(self.look(place)).await?;
                 if found != Waited::Waiting || self.clock.now() >= until {
                     return Ok(found);
                 }
@@ -465,7 +465,9 @@ impl Shared {
                 return Ok(Waited::Gone);
             }
             let seats = self.read(&live, &place.name).await?;
-            return Ok(match seats.is_inside(&node.child) {
+            // Its node may be being replaced by a lighter one.
+            let child = seats.of(place.id).next().map_or(node.child.as_str(), |seat| seat.child.as_str());
+            return Ok(match seats.is_inside(child) {
                 Some(inside) if inside || phase == Phase::Inside => Waited::Admitted { token: node.token },
                 Some(_) => Waited::Waiting,
                 None => {

@@ -20,6 +20,9 @@ enum Known {
     No,
 }
 
+/// Of one session: which of a batch, and their paths.
+type Group = (Arc<Live>, Vec<(usize, String)>);
+
 impl Shared {
     fn known(&self, place: &Place) -> Result<Known> {
         let line = node::line_path(&place.name)?;
@@ -39,8 +42,7 @@ impl Shared {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let mut answers = vec![Renewed::Gone; batch.len()];
-        // By session: which of the batch, and their paths.
-        let mut groups: HashMap<i64, (Arc<Live>, Vec<(usize, String)>)> = HashMap::new();
+        let mut groups: HashMap<i64, Group> = HashMap::new();
         let mut strangers = Vec::new();
         for (i, renew) in batch.iter().enumerate() {
             match self.known(&renew.place)? {
@@ -50,7 +52,14 @@ impl Shared {
             }
         }
         let checked = join_all(groups.into_values().map(|(live, paths)| async move {
-            let there = self.check(&live, paths).await?;
+            let asked: Vec<usize> = paths.iter().map(|(i, _)| *i).collect();
+            let mut there = self.check(&live, paths).await?;
+            for i in asked {
+                // Its node may be being replaced by a lighter one.
+                if !there.contains(&i) && self.is_replaced(&live, &batch[i].place).await? {
+                    there.push(i);
+                }
+            }
             Ok::<_, Error>((live.remaining(called), there))
         }));
         let found = join_all(strangers.into_iter().map(|i| async move {
@@ -107,6 +116,16 @@ impl Shared {
             }
         }
         Ok(there)
+    }
+
+    /// Whether a ticket whose node was not there has another one. No round trip where that cannot be.
+    async fn is_replaced(&self, live: &Arc<Live>, place: &Place) -> Result<bool> {
+        let may_be = self.lines.with(place, |own| own.uncertain || own.node.as_ref().is_some_and(|node| node.moved));
+        if may_be != Some(true) {
+            return Ok(false);
+        }
+        let (seats, _) = self.read_after_sync(live, &place.name).await?;
+        Ok(seats.of(place.id).next().is_some())
     }
 
     /// Whether a ticket that is not known here is in its line. Two round trips.
@@ -202,13 +221,16 @@ impl Shared {
                 self.lines.left(place, reading.as_ref());
                 Ok(presence)
             }
+            Known::No if self.lines.is_settled(place) => Ok(Presence::Gone),
             Known::Node(..) | Known::No => self.leave_by_id(place).await,
         }
     }
 
     /// Looks for every node with this id, after everything that was sent before has had its effect, and deletes it.
     async fn leave_by_id(self: &Arc<Self>, place: &Place) -> Result<Presence> {
-        let own = self.lines.with(place, |own| own.live.clone()).filter(|live| !live.has_ended());
+        let own = self.lines.with(place, |own| own.live.clone());
+        let ours = own.is_some();
+        let own = own.filter(|live| !live.has_ended());
         let live = match own {
             Some(live) => live,
             None => self.any_session().await?,
@@ -221,6 +243,9 @@ impl Shared {
             presence = Presence::There;
         }
         self.lines.forget(place);
+        if ours {
+            self.lines.settle(place);
+        }
         Ok(presence)
     }
 }

@@ -9,7 +9,7 @@ use super::node::{Seat, Seats};
 use crate::name::Name;
 use crate::store::note::{Record, Standing};
 use crate::store::{Place, TicketId, Waited};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -21,7 +21,7 @@ pub(super) struct Own {
     pub(super) phase: Phase,
     /// Its node, once the server has named it.
     pub(super) node: Option<Node>,
-    /// A create under this id was never answered: there may be a second node.
+    /// A create under this id was never answered, or its node is being replaced: there may be another node of it.
     pub(super) uncertain: bool,
     wakers: Vec<Waker>,
 }
@@ -87,8 +87,12 @@ pub(super) enum Todo {
 #[derive(Default)]
 pub(super) struct Lines {
     lines: Mutex<HashMap<Arc<str>, Line>>,
+    settled: Mutex<VecDeque<(Arc<str>, TicketId)>>,
     clock: AtomicU64,
 }
+
+/// So many tickets that are known to be gone for good are remembered.
+const MOST_SETTLED: usize = 1000;
 
 impl Lines {
     fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
@@ -105,8 +109,29 @@ impl Lines {
         self.lines().get_mut(place.name.key())?.own.get_mut(&place.id).map(look)
     }
 
+    /// Nothing that was sent under this id can have an effect any more, as far as its own connection can tell; what another
+    /// connection of the same session left behind is found by comparing. It will be left again and again: no need to ask.
+    pub(super) fn settle(&self, place: &Place) {
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.push_back((place.name.shared_key(), place.id));
+        if settled.len() > MOST_SETTLED {
+            settled.pop_front();
+        }
+    }
+
+    pub(super) fn is_settled(&self, place: &Place) -> bool {
+        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.iter().any(|(key, id)| *id == place.id && **key == *place.name.key())
+    }
+
     /// A create of this ticket is about to be sent.
     pub(super) fn expect(&self, place: &Place, live: &Arc<Live>) {
+        {
+            let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+            if !settled.is_empty() {
+                settled.retain(|(key, id)| *id != place.id || **key != *place.name.key());
+            }
+        }
         let mut lines = self.lines();
         let line = lines.entry(place.name.shared_key()).or_insert_with(|| Line {
             name: place.name.clone(),
@@ -302,8 +327,8 @@ impl Lines {
         let ghosts = owned.iter().filter(|(name, seat)| {
             let own = lines.get(name.key()).and_then(|line| line.own.get(&seat.id));
             own.is_none_or(|own| {
-                // A create that is under way, or a node that was just replaced, is left alone.
-                let node = own.node.as_ref().filter(|node| asked > node.known);
+                // A create that is under way, or a node that is being replaced, is left alone.
+                let node = own.node.as_ref().filter(|node| asked > node.known && !own.uncertain);
                 node.is_some_and(|node| node.child != seat.child)
             })
         });
@@ -314,7 +339,8 @@ impl Lines {
         for (key, line) in lines.iter_mut() {
             let mut look = false;
             for (id, own) in line.own.iter().filter(|(_, own)| own.live.id == session) {
-                let Some(node) = own.node.as_ref().filter(|node| asked > node.known) else { continue };
+                let known = own.node.as_ref().filter(|node| asked > node.known && !own.uncertain);
+                let Some(node) = known else { continue };
                 if !there.contains(&(&**key, &*node.child)) {
                     match own.phase {
                         Phase::Inside => missing.push(*id),
@@ -377,17 +403,18 @@ impl Line {
         }
         for (id, own) in &mut self.own {
             let Some(node) = &own.node else { continue };
+            // Another session's server may be behind; its own is not, once it has answered the create.
+            let knows = own.live.id == *by && *asked > node.known && !own.uncertain;
             match (own.phase, seats.is_inside(&node.child)) {
                 (Phase::Waiting, Some(true)) => {
                     own.phase = Phase::Inside;
                     wakers.append(&mut own.wakers);
                 }
-                // Another session's server may be behind; its own is not, once it has answered the create.
-                (Phase::Waiting, None) if own.live.id == *by && *asked > node.known => {
+                (Phase::Waiting, None) if knows => {
                     own.phase = Phase::Gone;
                     wakers.append(&mut own.wakers);
                 }
-                (Phase::Inside, None) if own.live.id == *by && *asked > node.known => missing.push(*id),
+                (Phase::Inside, None) if knows => missing.push(*id),
                 _ => {}
             }
         }

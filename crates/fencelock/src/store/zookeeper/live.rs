@@ -18,7 +18,7 @@ use crate::clock::{Clock, Moment};
 use crate::store::session::Life;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
@@ -45,7 +45,7 @@ pub(super) struct Live {
     went: AtomicU64,
     /// Its upkeep sleeps for long.
     dozing: AtomicBool,
-    pub(super) woken: Notify,
+    pub(super) woken: Arc<Notify>,
 }
 
 /// What is known of its life.
@@ -64,6 +64,14 @@ impl Touches {
     /// How much earlier a write must have been sent to count.
     fn gap(timeout: Duration) -> Duration {
         timeout * 2 / 7
+    }
+
+    /// How long it will surely live, from `now`, if a write that is sent now is confirmed.
+    fn promise(&self, now: Moment) -> Duration {
+        let gap = Touches::gap(self.timeout);
+        let first = self.sent.iter().rev().find(|touch| touch.after(gap) <= now);
+        let then = first.map_or(Duration::ZERO, |touch| touch.after(self.timeout).since(now));
+        self.life.remaining(now).max(then)
     }
 
     /// A write that was sent at `sent` was confirmed by the leader.
@@ -95,7 +103,7 @@ impl Live {
             used: AtomicU64::new(sent.as_nanos()),
             went: AtomicU64::new(0),
             dozing: AtomicBool::new(false),
-            woken: Notify::new(),
+            woken: Arc::default(),
             clock,
             client,
         }
@@ -145,7 +153,8 @@ impl Live {
 
     /// Whether a new ticket should rather get another session: nobody hangs on this one, and there is not much left of it.
     pub(super) fn is_stale(&self, now: Moment) -> bool {
-        self.has_ended() || (self.tickets.load(Ordering::Acquire) == 0 && self.remaining(now) < self.timeout * 21 / 40)
+        let half = self.timeout * 21 / 40;
+        self.has_ended() || (!self.has_tickets() && self.touches().promise(now) < half)
     }
 
     /// Somebody wants something of it.
@@ -247,6 +256,7 @@ mod tests {
             if now % 1400 == 0 {
                 touches.confirmed(at(now));
             }
+            assert!(touches.promise(at(now)) > T * 21 / 40, "nobody needs another session");
             // An enter at any moment is a write as well.
             let mut entered = Touches { sent: touches.sent.clone(), ..Touches::new(at(0), T) };
             entered.life = touches.life;

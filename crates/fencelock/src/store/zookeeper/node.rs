@@ -135,6 +135,8 @@ fn read(child: String) -> Child {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seats {
     seats: Vec<Seat>,
+    /// The weight ahead of each: a crowd is asked about one by one.
+    ahead: Vec<u64>,
     /// Tickets of other recipes.
     pub(super) foreign: Vec<String>,
     /// Names below this one.
@@ -153,6 +155,8 @@ impl Seats {
         }
         // Curator's downgraded writer has two nodes with the same number.
         line.seats.sort_by(|a, b| (a.order, &a.child).cmp(&(b.order, &b.child)));
+        let sum = |ahead: &mut u64, seat: &Seat| Some(std::mem::replace(ahead, *ahead + u64::from(seat.weight)));
+        line.ahead = line.seats.iter().scan(0, sum).collect();
         line
     }
 
@@ -170,7 +174,10 @@ impl Seats {
     }
 
     fn position(&self, child: &str) -> Option<usize> {
-        self.seats.iter().position(|seat| seat.child == child)
+        let (_, order) = digits(child)?;
+        let from = self.seats.partition_point(|seat| seat.order < order);
+        let same = self.seats[from..].iter().take_while(|seat| seat.order == order);
+        same.enumerate().find(|(_, seat)| seat.child == child).map(|(i, _)| from + i)
     }
 
     /// How the ticket with this node stands, by the rule.
@@ -190,7 +197,7 @@ impl Seats {
     }
 
     fn admits(&self, at: usize) -> bool {
-        line::admits(self.seats[..at].iter().map(|seat| seat.weight), self.seats[at].weight, self.seats[at].capacity)
+        line::fits(self.ahead[at], self.seats[at].weight, self.seats[at].capacity)
     }
 
     /// The nearest ticket ahead of this one that it cannot share with; `None` where no single one is in its way.

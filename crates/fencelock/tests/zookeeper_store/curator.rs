@@ -1,1 +1,0 @@
-//! Beside Apache Curator, where Java and Maven are at hand.
