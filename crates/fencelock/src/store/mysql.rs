@@ -29,6 +29,7 @@ use super::{
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
+pub use crate::store::sql::face::SessionStore;
 use client::Client;
 use futures_util::future::{Either, select};
 use mysql_async::{Opts, OptsBuilder, SslOpts};
@@ -44,6 +45,7 @@ pub(crate) use verbs::seen;
 mod attend;
 mod client;
 mod fault;
+mod session;
 mod verbs;
 
 /// The layout that this version reads and writes.
@@ -73,6 +75,22 @@ impl MysqlStore {
         Ok(store)
     }
 
+    /// The same database with locks that belong to a connection: `?mode=session`. The options are those of
+    /// [`connect`](MysqlStore::connect).
+    ///
+    /// # Errors
+    /// As [`connect`](MysqlStore::connect).
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind, except for tables that were made.
+    pub async fn connect_session(url: &str, options: &BTreeMap<String, String>) -> Result<SessionStore> {
+        let (opts, address, _) = parse(url, options)?;
+        // It makes the tables, and goes.
+        drop(MysqlStore::connect(url, options).await?);
+        let session = session::connect(opts, address.clone(), Clock::system()).await?;
+        Ok(SessionStore::new(session, "mysql-session", false, address))
+    }
+
     /// The same store, with another label on its tokens.
     #[must_use]
     pub fn label(mut self, label: &str) -> MysqlStore {
@@ -83,7 +101,7 @@ impl MysqlStore {
     /// The SQL that makes the tables. It may be run again.
     #[must_use]
     pub fn layout() -> &'static str {
-        include_str!("mysql/tables.sql")
+        concat!(include_str!("mysql/tables.sql"), include_str!("mysql/session.sql"))
     }
 
     /// Takes out lapsed tickets and every line that nobody has used for `idle`, and says how many lines that were. Clients do
@@ -149,10 +167,8 @@ fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<(Opts, String,
     let address = format!("mysql://{}:{}/{database}", opts.ip_or_hostname(), opts.tcp_port());
     let option = |key: &str| options.get(key).map(String::as_str);
     match option("mode") {
-        None | Some("rows") => {}
-        Some(_) => {
-            return Err(Error::new(ErrorKind::Unsupported, "this version knows no other mode than rows on MySQL"));
-        }
+        None | Some("rows" | "session") => {}
+        Some(_) => return Err(invalid("mode is rows or session")),
     }
     let migrate = match option("migrate") {
         None | Some("on") => true,

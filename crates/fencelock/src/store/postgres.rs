@@ -32,6 +32,7 @@ use super::{
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
+pub use crate::store::sql::face::SessionStore;
 use client::Client;
 use futures_util::future::{Either, select};
 use settings::{Listen, Settings};
@@ -49,6 +50,7 @@ pub(crate) use verbs::seen;
 mod attend;
 mod client;
 mod fault;
+mod session;
 mod settings;
 mod verbs;
 
@@ -106,6 +108,21 @@ impl PostgresStore {
         Ok(PostgresStore { client, label: "postgres".into() })
     }
 
+    /// The same database with locks that belong to a connection: `?mode=session`. The options are those of
+    /// [`connect`](PostgresStore::connect), without `listen`.
+    ///
+    /// # Errors
+    /// As [`connect`](PostgresStore::connect); `Unsupported` behind a pooler that shares connections between transactions.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind, except for tables that were made.
+    pub async fn connect_session(url: &str, options: &BTreeMap<String, String>) -> Result<SessionStore> {
+        let settings = Settings::parse(url, options)?;
+        let address = settings.address.clone();
+        let session = session::connect(settings, Clock::system()).await?;
+        Ok(SessionStore::new(session, "postgres-session", true, address))
+    }
+
     /// The same store, with another label on its tokens.
     #[must_use]
     pub fn label(mut self, label: &str) -> PostgresStore {
@@ -116,7 +133,11 @@ impl PostgresStore {
     /// The SQL that makes the tables and functions, for `psql --single-transaction`. It may be run again.
     #[must_use]
     pub fn layout(schema: &str) -> String {
-        let sql = concat!(include_str!("postgres/tables.sql"), include_str!("postgres/verbs.sql"));
+        let sql = concat!(
+            include_str!("postgres/tables.sql"),
+            include_str!("postgres/verbs.sql"),
+            include_str!("postgres/session.sql")
+        );
         client::spelled(sql, schema).into_owned()
     }
 
