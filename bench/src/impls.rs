@@ -1,6 +1,7 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
 use crate::Failure;
+use crate::floors::{self, Floor};
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
@@ -13,6 +14,7 @@ pub(crate) enum Client {
     Ours { locks: Locks, unfair: bool },
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
+    FloorSql(Floor),
 }
 
 /// One held lock.
@@ -20,6 +22,7 @@ pub(crate) enum Held {
     Ours(MutexGuard),
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
+    FloorSql { floor: Floor, name: String },
 }
 
 impl Client {
@@ -31,6 +34,17 @@ impl Client {
         let url = match kind {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
             "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
+            "floor-postgres" | "floor-postgres-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::postgres(&floors::url("postgres", addr), session).await?));
+            }
+            "floor-mysql" | "floor-mysql-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::mysql(&floors::url("mysql", addr), session).await?));
+            }
+            "postgres" | "mysql" => floors::url(kind, addr),
+            "postgres-session" => floors::session_url("postgres", addr),
+            "mysql-session" => floors::session_url("mysql", addr),
             "redis" => redis_url(addr),
             "quorum" if addr.starts_with("quorum:") => addr.to_string(),
             "quorum" => {
@@ -64,6 +78,10 @@ impl Client {
                 }
                 Ok(Held::FloorRedis { connection, name: name.to_string(), secret })
             }
+            Client::FloorSql(floor) => {
+                floor.lock(name).await?;
+                Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
+            }
         }
     }
 
@@ -86,6 +104,7 @@ impl Held {
             Held::FloorRedis { mut connection, name, secret } => {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
+            Held::FloorSql { floor, name } => floor.release(&name).await?,
         }
         Ok(())
     }
