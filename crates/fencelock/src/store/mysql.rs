@@ -21,6 +21,9 @@
 //! tell anybody anything, so one poller per process looks for all who wait in it: an eighth of the time that nothing has
 //! happened goes by between two looks, 5 ms at least and 225 ms at most. Within a process a release wakes the next one at once.
 //! Whoever is put out learns of it at its next renewal.
+//!
+//! With `?mode=session` locks are those of `GET_LOCK` instead, which belong to a connection: see [`SessionStore`].
+//! [`sql`](crate::sql) locks inside a transaction of your own.
 
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,

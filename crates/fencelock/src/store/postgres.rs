@@ -9,6 +9,7 @@
 //! ```sql
 //! GRANT USAGE ON SCHEMA fencelock TO app;
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencelock TO app;
+//! GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA fencelock TO app; -- mode=session only
 //! ```
 //!
 //! Lapsed tickets and lines that nobody uses are taken out by whoever makes new ones, so a million names used once leave a
@@ -24,6 +25,9 @@
 //! Each runtime that calls has one connection, the library thread another one, the listener a third. Of several hosts in the
 //! URL the one that can be written to is used. What survives a failover is what the standby had: with asynchronous replication
 //! the last grants may be lost, and their tokens given again; with `synchronous_standby_names` set they are not.
+//!
+//! With `?mode=session` locks are advisory locks of a connection instead: see [`SessionStore`]. [`sql`](crate::sql) locks inside a
+//! transaction of your own.
 
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,

@@ -290,7 +290,7 @@ impl Driver for Mysql {
             };
             let _ = writeln!(
                 script,
-                "SELECT CONCAT(COUNT(*), ' ', COUNT(s.number), ' ', COALESCE(MAX(s.number), 0), ' ', COALESCE(MAX(s.entered), 0), ' ', COALESCE(BIT_XOR(CRC32(CONCAT_WS('.', s.id, s.number, s.reason, s.value))), 0)) FROM fencelock_session s WHERE LEFT(s.name, {length}) = {within} AND {LIVE};"
+                "SELECT CONCAT((SELECT last FROM fencelock_token WHERE one = 1), ' ', COUNT(*), ' ', COUNT(s.number), ' ', COALESCE(MAX(s.number), 0), ' ', COALESCE(MAX(s.entered), 0), ' ', COALESCE(BIT_XOR(CRC32(CONCAT_WS('.', s.id, s.number, s.reason, s.value))), 0)) FROM fencelock_session s WHERE LEFT(s.name, {length}) = {within} AND {LIVE};"
             );
         }
         let answers = self.run(&script).await?;

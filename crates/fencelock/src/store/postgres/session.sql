@@ -163,10 +163,11 @@ LANGUAGE sql AS $$
   GROUP BY s.name ORDER BY s.name COLLATE "C" LIMIT most
 $$;
 
--- What changes whenever something within a scope does.
+-- What changes whenever something within a scope does; and with every grant, since one that came and went between two looks
+-- has left no row.
 CREATE OR REPLACE FUNCTION fencelock.session_mark(scopes text[], prefixes boolean[]) RETURNS TABLE (mark text)
 LANGUAGE sql AS $$
-  SELECT (SELECT md5(coalesce(string_agg(s::text, ',' ORDER BY s.name, s.id), '')) FROM fencelock.session s
+  SELECT (SELECT t.last_value FROM fencelock.session_token t) || ' ' || (SELECT md5(coalesce(string_agg(s::text, ',' ORDER BY s.name, s.id), '')) FROM fencelock.session s
     WHERE s.name >= w.scope COLLATE "C" AND CASE WHEN w.prefix THEN starts_with(s.name, w.scope) ELSE s.name = w.scope END
       AND s.marker IN (SELECT fencelock.markers()))
   FROM unnest(scopes, prefixes) WITH ORDINALITY AS w (scope, prefix, i) ORDER BY w.i

@@ -326,7 +326,11 @@ impl<D: Driver> Actor<D> {
                 let listed = self.list(&prefix, after.as_deref(), limit).await;
                 drop(answer.send(listed));
             }
-            Job::Watch => self.watched_at = Moment::default(),
+            Job::Watch => {
+                // Whoever begins to watch is told to look once: what it has seen may be older than our last look.
+                self.marks.clear();
+                self.watched_at = Moment::default();
+            }
             Job::Close => {}
         }
     }
