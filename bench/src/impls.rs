@@ -1,6 +1,7 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
 use crate::Failure;
+use crate::floors::{self, Floor};
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
@@ -14,6 +15,7 @@ pub(crate) enum Client {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
     FloorZookeeper(zookeeper_client::Client),
+    FloorSql(Floor),
 }
 
 /// One held lock.
@@ -22,6 +24,7 @@ pub(crate) enum Held {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
     FloorZookeeper { client: zookeeper_client::Client, path: String },
+    FloorSql { floor: Floor, name: String },
 }
 
 impl Client {
@@ -36,6 +39,17 @@ impl Client {
             "floor-zookeeper" => return Ok(Client::FloorZookeeper(floor_zookeeper(addr).await?)),
             "zookeeper" if addr.contains("://") => addr.to_string(),
             "zookeeper" => format!("zookeeper://{addr}"),
+            "floor-postgres" | "floor-postgres-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::postgres(&floors::url("postgres", addr), session).await?));
+            }
+            "floor-mysql" | "floor-mysql-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::mysql(&floors::url("mysql", addr), session).await?));
+            }
+            "postgres" | "mysql" => floors::url(kind, addr),
+            "postgres-session" => floors::session_url("postgres", addr),
+            "mysql-session" => floors::session_url("mysql", addr),
             "redis" => redis_url(addr),
             "quorum" if addr.starts_with("quorum:") => addr.to_string(),
             "quorum" => {
@@ -81,6 +95,10 @@ impl Client {
                     }
                 }
             }
+            Client::FloorSql(floor) => {
+                floor.lock(name).await?;
+                Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
+            }
         }
     }
 
@@ -104,6 +122,7 @@ impl Held {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
             Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
+            Held::FloorSql { floor, name } => floor.release(&name).await?,
         }
         Ok(())
     }

@@ -200,6 +200,13 @@ impl Target {
             #[cfg(feature = "postgres")]
             "postgres" => {
                 let url = format!("postgres:{}", self.rest);
+                if self.options.get("mode").is_some_and(|mode| mode == "session") {
+                    let store = crate::store::postgres::PostgresStore::connect_session(&url, &self.options).await?;
+                    return Ok(Arc::new(match label {
+                        Some(label) => store.label(label),
+                        None => store,
+                    }));
+                }
                 let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
                 let store = Arc::new(match label {
                     Some(label) => store.label(label),
@@ -211,6 +218,13 @@ impl Target {
             #[cfg(feature = "mysql")]
             "mysql" => {
                 let url = format!("mysql:{}", self.rest);
+                if self.options.get("mode").is_some_and(|mode| mode == "session") {
+                    let store = crate::store::mysql::MysqlStore::connect_session(&url, &self.options).await?;
+                    return Ok(Arc::new(match label {
+                        Some(label) => store.label(label),
+                        None => store,
+                    }));
+                }
                 let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
                 let store = Arc::new(match label {
                     Some(label) => store.label(label),
