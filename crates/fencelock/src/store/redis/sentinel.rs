@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// How long one sentinel may take; there are others.
-const WITHIN: Duration = Duration::from_millis(500);
+const WITHIN: Duration = Duration::from_secs(1);
 /// A sentinel that has gone silent is asked now and then.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
