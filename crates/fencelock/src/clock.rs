@@ -169,6 +169,9 @@ struct Timers(Mutex<TimerState>);
 struct TimerState {
     due: BTreeMap<(Moment, u64), Waker>,
     next: u64,
+    /// The alarm will go off by then. One that is too early only makes its thread look once more, so it is not set back for
+    /// timers that are gone: most of them are, long before their time.
+    armed: Option<Moment>,
 }
 
 impl Timers {
@@ -222,9 +225,11 @@ impl SystemTimers {
     /// Makes the thread wake up in time for the first timer. Under the timers' lock from the look to the setting: of two at
     /// once, the one that looked first could otherwise set the alarm back to a later moment.
     fn arm(&self) {
-        let state = self.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(((moment, _), _)) = state.due.first_key_value() {
-            self.alarm.set(*moment);
+        let mut state = self.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = state.due.first_key_value().map(|((moment, _), _)| *moment);
+        if let Some(moment) = first.filter(|first| state.armed.is_none_or(|armed| *first < armed)) {
+            state.armed = Some(moment);
+            self.alarm.set(moment);
         }
     }
 }
@@ -240,6 +245,7 @@ fn system_timers() -> &'static SystemTimers {
             .spawn(move || {
                 loop {
                     timers.alarm.wait();
+                    timers.timers.0.lock().unwrap_or_else(PoisonError::into_inner).armed = None;
                     timers.timers.fire(system_now());
                     timers.arm();
                 }

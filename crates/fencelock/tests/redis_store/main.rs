@@ -2,13 +2,17 @@
 
 mod contract;
 mod cost;
+mod failover;
 mod faults;
+mod late;
 mod oracle;
 mod proxy;
 mod quorum;
 mod refusals;
+mod replicas;
 mod sentinel;
 mod server;
 mod support;
 mod tls;
 mod totality;
+mod trio;
