@@ -15,6 +15,7 @@ pub(crate) enum Client {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
     FloorSql(Floor),
+    FloorZookeeper(zookeeper_client::Client),
 }
 
 /// One held lock.
@@ -23,6 +24,7 @@ pub(crate) enum Held {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
     FloorSql { floor: Floor, name: String },
+    FloorZookeeper { client: zookeeper_client::Client, path: String },
 }
 
 impl Client {
@@ -45,6 +47,9 @@ impl Client {
             "postgres" | "mysql" => floors::url(kind, addr),
             "postgres-session" => floors::session_url("postgres", addr),
             "mysql-session" => floors::session_url("mysql", addr),
+            "floor-zookeeper" => return Ok(Client::FloorZookeeper(floor_zookeeper(addr).await?)),
+            "zookeeper" if addr.contains("://") => addr.to_string(),
+            "zookeeper" => format!("zookeeper://{addr}"),
             "redis" => redis_url(addr),
             "quorum" if addr.starts_with("quorum:") => addr.to_string(),
             "quorum" => {
@@ -82,6 +87,18 @@ impl Client {
                 floor.lock(name).await?;
                 Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
             }
+            Client::FloorZookeeper(client) => {
+                let path = format!("/{name}");
+                loop {
+                    match client.create(&path, b"", &EPHEMERAL).await {
+                        Ok(_) => return Ok(Held::FloorZookeeper { client: client.clone(), path }),
+                        Err(zookeeper_client::Error::NodeExists) => {
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
         }
     }
 
@@ -105,6 +122,7 @@ impl Held {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
             Held::FloorSql { floor, name } => floor.release(&name).await?,
+            Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
         }
         Ok(())
     }
@@ -114,6 +132,16 @@ impl Held {
 static DELETE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0")
 });
+
+/// The barest correct call: a node that goes with its session.
+const EPHEMERAL: zookeeper_client::CreateOptions<'static> =
+    zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
+
+async fn floor_zookeeper(addr: &str) -> Result<zookeeper_client::Client, Failure> {
+    let cluster = addr.strip_prefix("zookeeper://").unwrap_or(addr);
+    let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(30));
+    Ok(connector.connect(cluster).await?)
+}
 
 fn redis_url(addr: &str) -> String {
     if addr.contains("://") { addr.to_string() } else { format!("redis://{addr}") }

@@ -2,7 +2,7 @@
 //!
 //! # The tables
 //!
-//! `fencelock_layout`, `fencelock_line` and `fencelock_ticket`, in the database that the URL names. They are made at the first
+//! `fencelock_layout`, `fencelock_line`, `fencelock_ticket` and others, in the database that the URL names. They are made at the first
 //! connection, if the user may; concurrent first connections are safe. With `?migrate=off` nothing is made: run what
 //! [`MysqlStore::layout`] prints, once, as somebody who may. After that a user needs
 //!
@@ -48,6 +48,7 @@ pub(crate) use verbs::seen;
 mod attend;
 mod client;
 mod fault;
+mod registers;
 mod session;
 mod verbs;
 

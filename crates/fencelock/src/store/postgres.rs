@@ -54,6 +54,7 @@ pub(crate) use verbs::seen;
 mod attend;
 mod client;
 mod fault;
+mod registers;
 mod session;
 mod settings;
 mod verbs;
@@ -140,7 +141,8 @@ impl PostgresStore {
         let sql = concat!(
             include_str!("postgres/tables.sql"),
             include_str!("postgres/verbs.sql"),
-            include_str!("postgres/session.sql")
+            include_str!("postgres/session.sql"),
+            include_str!("postgres/registers.sql")
         );
         client::spelled(sql, schema).into_owned()
     }

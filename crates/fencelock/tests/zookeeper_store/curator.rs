@@ -1,0 +1,1 @@
+//! Beside Apache Curator, where Java and Maven are at hand.
