@@ -241,7 +241,7 @@ impl Driver for Mysql {
 
     async fn inspect(&mut self, name: &Name) -> Result<(u32, Vec<Seen>)> {
         let script = format!(
-            "{NOW}SELECT s.number, IF(s.capacity = 1048576, 0, 2), s.weight, s.capacity, LOWER(HEX(s.owner)), s.host, s.pid, s.identity, s.reason, @now - s.entered, @now - s.admitted, NULL FROM fencelock_session s WHERE s.name = {} AND {LIVE} ORDER BY s.entered;\n",
+            "{NOW}SELECT s.number, IF(s.capacity = 1048576, 0, 2), s.weight, s.capacity, LOWER(HEX(s.owner)), s.host, s.pid, s.identity, s.reason, @now - s.entered, @now - s.admitted, NULL, s.value FROM fencelock_session s WHERE s.name = {} AND {LIVE} ORDER BY s.entered;\n",
             bytes(name.key().as_bytes())
         );
         let answers = self.run(&script).await?;

@@ -144,10 +144,10 @@ END $$;
 -- Who is there, in the order of coming.
 CREATE OR REPLACE FUNCTION fencelock.session_inspect(n text)
 RETURNS TABLE (s_number bigint, s_mode integer, s_weight integer, s_capacity integer, s_owner text, s_host text,
-  s_pid bigint, s_identity text, s_reason text, s_entered bigint, s_admitted bigint, s_left bigint)
+  s_pid bigint, s_identity text, s_reason text, s_value text, s_entered bigint, s_admitted bigint, s_left bigint)
 LANGUAGE sql AS $$
   SELECT s.number, CASE WHEN s.shared THEN 1 ELSE 0 END, CASE WHEN s.shared THEN 1 ELSE 1048576 END, 1048576, encode(s.owner, 'hex'),
-    s.host, s.pid, s.identity, s.reason, fencelock.micros(clock_timestamp() - s.entered),
+    s.host, s.pid, s.identity, s.reason, s.value, fencelock.micros(clock_timestamp() - s.entered),
     fencelock.micros(clock_timestamp() - s.admitted), NULL::bigint
   FROM fencelock.session s WHERE s.name = n AND s.marker IN (SELECT fencelock.markers()) ORDER BY s.entered
 $$;

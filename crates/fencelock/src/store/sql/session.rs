@@ -431,6 +431,7 @@ impl<D: Driver> Actor<D> {
             entered: Some(now.since(ticket.entered)),
             admitted: ticket.admitted.map(|admitted| now.since(admitted)),
             expires_in: None,
+            value: enter.note.value.as_deref().map(Into::into),
         }
     }
 
