@@ -77,13 +77,14 @@ impl Postgres {
 }
 
 fn values(parameters: &[Parameter]) -> Vec<&(dyn ToSql + Sync)> {
-    fn value(parameter: &Parameter) -> &(dyn ToSql + Sync) {
-        match parameter {
-            Parameter::Text(text) => text,
-            Parameter::Number(number) => number,
-        }
-    }
     parameters.iter().map(value).collect()
+}
+
+fn value(parameter: &Parameter) -> &(dyn ToSql + Sync) {
+    match parameter {
+        Parameter::Text(text) => text,
+        Parameter::Number(number) => number,
+    }
 }
 
 impl Checker for Postgres {
