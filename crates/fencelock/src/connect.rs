@@ -76,6 +76,22 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["evictable", "db", "sentinel_user", "sentinel_password"],
     },
+    Scheme {
+        scheme: "etcd",
+        form: "etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]",
+        about: "everybody who reaches an etcd cluster",
+        feature: "etcd",
+        built_in: cfg!(feature = "etcd"),
+        options: &[],
+    },
+    Scheme {
+        scheme: "etcds",
+        form: "etcds://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]",
+        about: "the same over TLS",
+        feature: "etcd",
+        built_in: cfg!(feature = "etcd"),
+        options: &["ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -158,6 +174,15 @@ impl Target {
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "etcd")]
+            scheme @ ("etcd" | "etcds") => {
+                let url = format!("{scheme}:{}", self.rest);
+                let store = crate::store::etcd::EtcdStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,
