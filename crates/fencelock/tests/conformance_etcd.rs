@@ -26,5 +26,5 @@ fn provider(name: &str, cluster: Cluster) -> Provider {
 
 fn main() {
     fencelock_testkit::be_a_worker_if_asked();
-    fencelock_testkit::main(provider("etcd", Cluster::one()));
+    fencelock_testkit::main_of(vec![provider("one", Cluster::one()), provider("three", Cluster::three())]);
 }

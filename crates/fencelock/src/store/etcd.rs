@@ -73,6 +73,8 @@ mod txn;
 
 /// How many tickets are looked at or taken out by one transaction; the server takes 128 operations.
 const AT_ONCE: usize = 100;
+/// How long a leave waits for an enter that was given up.
+const LANDED_WITHIN: Duration = Duration::from_millis(800);
 /// How many keys are read at once when names are listed.
 const PAGE: i64 = 1000;
 
@@ -88,11 +90,20 @@ struct Shared {
     connections: Connections,
     sessions: Mutex<Sessions<Arc<Slot>>>,
     /// Our tickets: entered, or being entered, and not yet left.
-    tickets: Mutex<HashMap<TicketId, Ours>>,
+    tickets: Mutex<HashMap<Mine, Ours>>,
+    /// Sessions of other clients whose tickets were asked for here.
+    adopted: Mutex<HashMap<i64, Arc<Session>>>,
     hub: Arc<Hub>,
     hints: Hints,
     host: OnceLock<Host>,
     closed: watch::Sender<bool>,
+}
+
+/// By what a ticket is known: the line's key, and its id.
+type Mine = (Arc<str>, TicketId);
+
+fn mine(place: &Place) -> Mine {
+    (place.name.shared_key(), place.id)
 }
 
 /// A ticket of ours.
@@ -103,6 +114,8 @@ struct Ours {
     record: Record,
     /// Its number, once it is known.
     made: Option<i64>,
+    /// An enter of it that was given up before it was answered.
+    under_way: Option<watch::Receiver<bool>>,
 }
 
 impl EtcdStore {
@@ -121,6 +134,7 @@ impl EtcdStore {
             connections: Connections::new(open::Servers::parse(url, options)?, clock.clone()),
             sessions: Mutex::default(),
             tickets: Mutex::default(),
+            adopted: Mutex::default(),
             hub: Hub::new(clock.clone()),
             hints: Hints::default(),
             host: OnceLock::new(),
@@ -150,7 +164,7 @@ impl Shared {
         }
     }
 
-    fn tickets(&self) -> MutexGuard<'_, HashMap<TicketId, Ours>> {
+    fn tickets(&self) -> MutexGuard<'_, HashMap<Mine, Ours>> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,17 +184,18 @@ impl Shared {
         told.await.map_err(|_| Error::unknown("the library thread has ended"))?
     }
 
-    /// Whether this is a ticket of a session of ours that nobody knows.
-    fn is_stray(&self, shape: keys::Shape) -> bool {
-        let ours = || self.open_sessions().iter().any(|session| session.lease == shape.lease);
-        shape.id.is_some_and(|id| !self.tickets().contains_key(&id)) && ours()
+    /// Whether this is the key of a ticket of a session of ours that nobody knows.
+    fn is_stray(&self, key: &[u8]) -> bool {
+        let Some((name, keys::Shape { lease, id: Some(id) })) = keys::split(key) else { return false };
+        self.open_sessions().iter().any(|session| session.lease == lease)
+            && !self.tickets().contains_key(&(name.into(), id))
     }
 
     /// Deletes, in the background, what is ours and nobody knows.
-    fn delete_strays(self: &Arc<Self>, found: &[(Bytes, i64)]) {
+    fn delete_strays<'a>(self: &Arc<Self>, found: impl IntoIterator<Item = (&'a Bytes, i64)>) {
         for (key, made) in found {
-            if keys::split(key).is_some_and(|(_, shape)| self.is_stray(shape)) {
-                let (this, question) = (self.clone(), txn::take_out(key, Some(*made)));
+            if self.is_stray(key) {
+                let (this, question) = (self.clone(), txn::take_out(key, Some(made)));
                 // If it fails, whoever finds it next tries again.
                 self.host(|host| host.spawn(async move { drop(this.ask(question).await) }));
             }
@@ -193,18 +208,36 @@ impl Shared {
         keys::picture(name.key(), &found.kvs)
     }
 
-    /// The key and number of a ticket. No round trip where it is ours and answered; else one.
-    async fn find(self: &Arc<Self>, place: &Place) -> Result<Option<(Bytes, i64)>> {
-        let known = self.tickets().get(&place.id).and_then(|ours| Some((ours.key.clone(), ours.made?)));
-        if known.is_some() {
-            return Ok(known);
+    /// A ticket and its number. No round trip where it was entered here and that was answered; else one. Another client's
+    /// ticket is adopted: whoever knows its id may do with it what its owner may.
+    async fn find(self: &Arc<Self>, place: &Place) -> Result<Option<(Ours, i64)>> {
+        let known = self.tickets().get(&mine(place)).cloned();
+        if let Some((ours, made)) = known.and_then(|ours| ours.made.map(|made| (ours, made))) {
+            return Ok(Some((ours, made)));
         }
-        let range = keys::line(&place.name);
-        let found = self.ask(txn::whole(&range)).await?;
-        let of_it = |kv: &&rpc::KeyValue| {
-            keys::split(&kv.key).is_some_and(|(name, shape)| name == place.name.key() && shape.id == Some(place.id))
-        };
-        Ok(found.kvs.iter().find(of_it).map(|kv| (kv.key.clone(), kv.create_revision)))
+        let found = self.ask(txn::whole(&keys::line(&place.name))).await?;
+        let kv = found.kvs.iter().find(|kv| keys::is_of(&kv.key, place));
+        Ok(kv.and_then(|kv| self.adopt(place, kv)).map(|ours| (ours, kv.map_or(0, |kv| kv.create_revision))))
+    }
+
+    /// A ticket is not where it was when we last heard of it. If it was entered again elsewhere, it is found there: says whether
+    /// that is worth a try.
+    fn is_stale(&self, place: &Place, made: i64) -> bool {
+        let mut tickets = self.tickets();
+        let stale = tickets.get(&mine(place)).is_some_and(|ours| ours.made == Some(made));
+        stale && tickets.remove(&mine(place)).is_some()
+    }
+
+    /// A ticket as it was found in the store.
+    fn adopt(&self, place: &Place, kv: &rpc::KeyValue) -> Option<Ours> {
+        let record = keys::ticket(place.name.key(), kv)?.ok()?.record;
+        let ours = self.open_sessions().into_iter().find(|session| session.lease == kv.lease);
+        let session = ours.unwrap_or_else(|| {
+            let mut adopted = self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+            adopted.retain(|_, session| Arc::strong_count(session) > 1);
+            adopted.entry(kv.lease).or_insert_with(|| Arc::new(Session::of_another(kv.lease))).clone()
+        });
+        Some(Ours { session, key: kv.key.clone(), record, made: Some(kv.create_revision), under_way: None })
     }
 
     /// How a ticket stands, by the log. One round trip.
@@ -215,7 +248,7 @@ impl Shared {
             return Ok(Standing::Gone);
         }
         let found = txn::reads(answer).pop().ok_or_else(txn::unreadable)?;
-        Ok(keys::picture(place.name.key(), &found)?.standing(place.id))
+        Ok(keys::picture(place.name.key(), &found.kvs)?.standing(place.id))
     }
 
     /// Whether a ticket is there, by the log. One round trip.
@@ -224,12 +257,21 @@ impl Shared {
     }
 
     async fn wait(self: &Arc<Self>, place: &Place, until: Moment) -> Result<Waited> {
-        let Some((key, made)) = self.find(place).await? else { return Ok(Waited::Gone) };
+        loop {
+            let Some((ours, made)) = self.find(place).await? else { return Ok(Waited::Gone) };
+            match self.wait_for(place, &ours.key, made, until).await? {
+                Waited::Gone if self.is_stale(place, made) => {}
+                waited => return Ok(waited),
+            }
+        }
+    }
+
+    async fn wait_for(self: &Arc<Self>, place: &Place, key: &Bytes, made: i64, until: Moment) -> Result<Waited> {
         let admitted = || Waited::Admitted { token: u64::try_from(made).unwrap_or(0) };
         let waiting = Waiting { joined: self.hub.join(What::Line(place.name.clone())), id: place.id };
         loop {
             let turn = if self.clock.now() >= until && waiting.joined.turn(made) == Turn::Unknown {
-                match self.look(place, &key, made).await? {
+                match self.look(place, key, made).await? {
                     Standing::Inside => return Ok(admitted()),
                     Standing::Gone => return Ok(Waited::Gone),
                     Standing::Waiting | Standing::Mismatch { .. } => Turn::NotYet,
@@ -243,7 +285,7 @@ impl Shared {
             };
             match turn {
                 // A message may be old, and says nothing of our own ticket's life: a transaction does.
-                Turn::Maybe | Turn::Gone => match (self.is_there(&key, made).await?, turn) {
+                Turn::Maybe | Turn::Gone => match (self.is_there(key, made).await?, turn) {
                     (true, Turn::Maybe) => return Ok(admitted()),
                     (false, _) => return Ok(Waited::Gone),
                     (true, _) => waiting.joined.reread(),
@@ -260,79 +302,106 @@ impl Shared {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let called = self.clock.now();
-        let known: Vec<Option<Ours>> = {
-            let tickets = self.tickets();
-            batch.iter().map(|ticket| tickets.get(&ticket.place.id).cloned()).collect()
-        };
-        let mut sessions: Vec<Arc<Session>> = Vec::new();
-        for ours in known.iter().flatten() {
-            if !sessions.iter().any(|session| Arc::ptr_eq(session, &ours.session)) {
-                sessions.push(ours.session.clone());
+        let mut renewed = vec![Renewed::Gone; batch.len()];
+        let mut left: Vec<usize> = (0..batch.len()).collect();
+        // A second time only for those that are not where they were.
+        while !left.is_empty() {
+            let mut found: Vec<(usize, Ours, i64)> = Vec::with_capacity(left.len());
+            for at in left.drain(..) {
+                found.extend(self.find(&batch[at].place).await?.map(|(ours, made)| (at, ours, made)));
+            }
+            let mut sessions: Vec<&Arc<Session>> = Vec::new();
+            for (_, ours, _) in &found {
+                if !sessions.iter().any(|session| Arc::ptr_eq(session, &ours.session)) {
+                    sessions.push(&ours.session);
+                }
+            }
+            let alive = join_all(sessions.iter().map(|session| self.keep_alive(session)));
+            let looks = join_all(found.chunks(AT_ONCE).map(|some| self.look_at(some)));
+            let (alive, looks) = futures_util::future::join(alive, looks).await;
+            alive.into_iter().collect::<Result<Vec<bool>, Fault>>()?;
+            let there = looks.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten();
+            for ((at, ours, made), there) in found.iter().zip(there) {
+                if there && !ours.session.has_ended() {
+                    renewed[*at] = Renewed::There { lease: ours.session.remaining(called) };
+                } else if self.is_stale(&batch[*at].place, *made) {
+                    left.push(*at);
+                }
             }
         }
-        let all: Vec<&Ours> = known.iter().flatten().collect();
-        let alive = join_all(sessions.iter().map(|session| self.keep_alive(session)));
-        let looks = join_all(all.chunks(AT_ONCE).map(|some| self.look_at(some)));
-        let (alive, looks) = futures_util::future::join(alive, looks).await;
-        alive.into_iter().collect::<Result<Vec<bool>, Fault>>()?;
-        let mut there = looks.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten();
-        let answer = |ours: &Option<Ours>| match ours {
-            Some(ours) if there.next() == Some(true) && !ours.session.has_ended() => {
-                Renewed::There { lease: ours.session.remaining(called) }
-            }
-            _ => Renewed::Gone,
-        };
-        Ok(known.iter().map(answer).collect())
+        Ok(renewed)
     }
 
     /// Which of these tickets are there, by the log. One round trip.
-    async fn look_at(self: &Arc<Self>, some: &[&Ours]) -> Result<Vec<bool>> {
+    async fn look_at(self: &Arc<Self>, some: &[(usize, Ours, i64)]) -> Result<Vec<bool>> {
         let question = TxnRequest {
             compare: Vec::new(),
-            success: some.iter().map(|ours| txn::look_at(&ours.key)).collect(),
+            success: some.iter().map(|(_, ours, _)| txn::look_at(&ours.key)).collect(),
             // Never done; but with it the transaction goes through the log.
-            failure: some.first().map(|ours| txn::delete(&ours.key)).into_iter().collect(),
+            failure: some.first().map(|(_, ours, _)| txn::delete(&ours.key)).into_iter().collect(),
         };
         let found = txn::reads(self.ask(question).await?);
         if found.len() != some.len() {
             return Err(txn::unreadable());
         }
-        let same = |(ours, kvs): (&&Ours, Vec<rpc::KeyValue>)| {
-            kvs.first().is_some_and(|kv| ours.made.is_none_or(|made| made == kv.create_revision))
+        let same = |((_, _, made), found): (&(usize, Ours, i64), rpc::RangeResponse)| {
+            found.kvs.first().is_some_and(|kv| *made == kv.create_revision)
         };
         Ok(some.iter().zip(found).map(same).collect())
     }
 
-    async fn leave(self: &Arc<Self>, batch: &[Place]) -> Result<Vec<Presence>> {
-        let mut outs = Vec::with_capacity(batch.len());
-        for place in batch {
-            let known = self.tickets().get(&place.id).map(|ours| (ours.key.clone(), ours.made));
-            outs.push(match known {
-                Some((key, made)) => Some(txn::take_out(&key, made)),
-                // Not ours, or left already; an enter that was given up may still have made it.
-                None => self.find(place).await?.map(|(key, made)| txn::take_out(&key, Some(made))),
-            });
-        }
-        let present: Vec<TxnRequest> = outs.iter().flatten().cloned().collect();
-        let took = join_all(present.chunks(AT_ONCE).map(|some| self.take_out(some))).await;
-        let mut took = took.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten();
-        {
-            let mut tickets = self.tickets();
-            batch.iter().for_each(|place| drop(tickets.remove(&place.id)));
-        }
-        let presence = |out: &Option<TxnRequest>| match out {
-            Some(_) if took.next() == Some(true) => Presence::There,
-            _ => Presence::Gone,
+    /// Until every enter of these tickets that was given up has been answered, at most so long: a leave that overtakes it finds
+    /// nothing, and then it is there.
+    async fn landed(&self, batch: &[Place]) {
+        let under_way: Vec<_> = {
+            let tickets = self.tickets();
+            batch.iter().filter_map(|place| tickets.get(&mine(place))?.under_way.clone()).collect()
         };
-        Ok(outs.iter().map(presence).collect())
+        if !under_way.is_empty() {
+            let all = join_all(under_way.iter().map(hub::closed));
+            select(pin!(all), pin!(self.clock.sleep_until(self.clock.now().after(LANDED_WITHIN)))).await;
+        }
+    }
+
+    async fn leave(self: &Arc<Self>, batch: &[Place]) -> Result<Vec<Presence>> {
+        self.landed(batch).await;
+        let mut presences = vec![Presence::Gone; batch.len()];
+        let mut left: Vec<usize> = (0..batch.len()).collect();
+        // A second time only for those that are not where they were.
+        while !left.is_empty() {
+            let mut outs: Vec<(usize, Option<i64>, TxnRequest)> = Vec::with_capacity(left.len());
+            for at in left.drain(..) {
+                let known = self.tickets().get(&mine(&batch[at])).map(|ours| (ours.key.clone(), ours.made));
+                let found = match known {
+                    Some(known) => Some(known),
+                    // Not ours, or left already; an enter that was given up may still have made it.
+                    None => self.find(&batch[at]).await?.map(|(ours, made)| (ours.key, Some(made))),
+                };
+                outs.extend(found.map(|(key, made)| (at, made, txn::take_out(&key, made))));
+            }
+            let took = join_all(outs.chunks(AT_ONCE).map(|some| self.take_out(some))).await;
+            let took = took.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten();
+            for ((at, made, _), took) in outs.iter().zip(took) {
+                let place = &batch[*at];
+                if took {
+                    presences[*at] = Presence::There;
+                    self.tickets().remove(&mine(place));
+                } else if made.is_some_and(|made| self.is_stale(place, made)) {
+                    left.push(*at);
+                } else {
+                    self.tickets().remove(&mine(place));
+                }
+            }
+        }
+        Ok(presences)
     }
 
     /// Takes tickets out, each by its own condition. One round trip.
-    async fn take_out(self: &Arc<Self>, some: &[TxnRequest]) -> Result<Vec<bool>> {
-        if let [one] = some {
+    async fn take_out(self: &Arc<Self>, some: &[(usize, Option<i64>, TxnRequest)]) -> Result<Vec<bool>> {
+        if let [(_, _, one)] = some {
             return Ok(vec![txn::took_out(&self.ask(one.clone()).await?)]);
         }
-        let success = some.iter().cloned().map(txn::nested).collect();
+        let success = some.iter().map(|(_, _, one)| txn::nested(one.clone())).collect();
         let answer = self.ask(TxnRequest { success, ..TxnRequest::default() }).await?;
         let took = |op: &rpc::ResponseOp| matches!(&op.response, Some(rpc::response_op::Response::ResponseTxn(txn)) if txn::took_out(txn));
         if answer.responses.len() != some.len() {
@@ -341,19 +410,34 @@ impl Shared {
         Ok(answer.responses.iter().map(took).collect())
     }
 
-    async fn change(self: &Arc<Self>, place: &Place, weight: Option<u32>, note: Option<Note>) -> Result<Presence> {
-        let Some(mut ours) = self.tickets().get(&place.id).cloned() else { return Ok(Presence::Gone) };
-        let Some(made) = ours.made else { return Ok(Presence::Gone) };
+    async fn change(self: &Arc<Self>, place: &Place, weight: Option<u32>, note: Option<&Note>) -> Result<Presence> {
+        loop {
+            let Some((ours, made)) = self.find(place).await? else { return Ok(Presence::Gone) };
+            match self.change_it(place, ours, made, weight, note).await? {
+                Presence::Gone if self.is_stale(place, made) => {}
+                presence => return Ok(presence),
+            }
+        }
+    }
+
+    async fn change_it(
+        self: &Arc<Self>,
+        place: &Place,
+        mut ours: Ours,
+        made: i64,
+        weight: Option<u32>,
+        note: Option<&Note>,
+    ) -> Result<Presence> {
         if let Some(weight) = weight {
             ours.record.lower(weight);
         }
         if let Some(note) = note {
-            ours.record.say(&note)?;
+            ours.record.say(note)?;
         }
         let put = txn::put(&ours.key, ours.record.to_bytes(), ours.session.lease);
         match self.ask(txn::if_there(&ours.key, made, vec![put])).await {
             Ok(answer) if answer.succeeded => {
-                if let Some(there) = self.tickets().get_mut(&place.id) {
+                if let Some(there) = self.tickets().get_mut(&mine(place)) {
                     there.record = ours.record;
                 }
                 Ok(Presence::There)
@@ -373,7 +457,17 @@ impl Shared {
             u64::try_from(kv.create_revision) == Ok(token) && keys::ticket(name.key(), kv).is_some()
         };
         let Some(kv) = found.kvs.iter().find(of_it) else { return Ok(Presence::Gone) };
-        let answer = self.ask(txn::take_out(&kv.key, Some(kv.create_revision))).await?;
+        let plain = txn::take_out(&kv.key, Some(kv.create_revision));
+        let mut telling = plain.clone();
+        if keys::split(&kv.key).is_some_and(|(_, shape)| shape.id.is_some()) {
+            // Its owner watches this key, and looks at once.
+            telling.success.push(txn::put(&keys::marker(kv.lease), kv.key.to_vec(), kv.lease));
+        }
+        let answer = match self.ask(telling).await {
+            // Without rights on that key, or without its session, nobody is told; the next renewal tells.
+            Err(fault) if fault.forbidden || fault.no_lease => self.ask(plain).await?,
+            answer => answer?,
+        };
         Ok(if txn::took_out(&answer) { Presence::There } else { Presence::Gone })
     }
 
@@ -524,7 +618,7 @@ impl Store for EtcdStore {
         weight: Option<u32>,
         note: Option<Note>,
     ) -> BoxFuture<'a, Result<Presence>> {
-        Box::pin(self.shared.change(place, weight, note))
+        Box::pin(async move { self.shared.change(place, weight, note.as_ref()).await })
     }
 
     /// One round trip; two where other names lie below this one.

@@ -25,8 +25,10 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// How long an answer may take. What is not answered by then may still be carried out.
+/// How long an answer may take where there are other servers. What is not answered by then may still be carried out.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// The same where there is no other server to ask.
+const ONLY_ONE_WITHIN: Duration = Duration::from_secs(10);
 /// A question that its asker gave up after this long speaks against the connection.
 const SUSPICIOUS: Duration = Duration::from_millis(500);
 /// The largest answer: a list of very many names.
@@ -263,7 +265,8 @@ impl Connections {
             let since = self.clock.now();
             let mut asking = Asking { connections: self, live: &live, since, answered: false };
             let answer = pin!(question.clone().send(&live));
-            let limit = pin!(self.clock.sleep_until(since.after(ANSWER_WITHIN)));
+            let patience = if self.servers.endpoints.len() > 1 { ANSWER_WITHIN } else { ONLY_ONE_WITHIN };
+            let limit = pin!(self.clock.sleep_until(since.after(patience)));
             let answer = select(answer, limit).await;
             asking.answered = true;
             let fault = match answer {

@@ -121,6 +121,15 @@ impl Followed {
         frontier
     }
 
+    /// A ticket that keeps one out that came now, for as long as it is there: its key and its number. The last one, since it
+    /// will stay the longest.
+    pub(super) fn blocker(&self, weight: u32, capacity: u32) -> Option<(Bytes, i64)> {
+        let blocks = |ticket: &Slim| ticket.capacity == capacity && !line::fits(ticket.weight.into(), weight, capacity);
+        self.tickets.first_key_value().filter(|(_, head)| self.read && head.capacity == capacity)?;
+        let (made, ticket) = self.tickets.iter().next_back().filter(|(_, last)| blocks(last))?;
+        Some((ticket.key.clone(), *made))
+    }
+
     /// How the ticket with this number stands.
     pub(super) fn turn(&self, number: i64) -> Turn {
         if !self.read || self.revision < number {
@@ -172,11 +181,6 @@ impl Followed {
     /// Wakes everybody: the watch has failed.
     pub(super) fn wake_all(&mut self) {
         self.wakers.drain().for_each(|(_, (_, waker))| waker.wake());
-    }
-
-    /// The keys of the tickets.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (&Bytes, i64)> {
-        self.tickets.iter().map(|(made, ticket)| (&ticket.key, *made))
     }
 }
 
@@ -247,6 +251,17 @@ mod tests {
         line.read("a", &[kv(2, 5)], 5);
         line.told("a", vec![delete(2, 9), put(3, 9)]);
         assert_eq!(turns(&line, &[5, 9]), [Turn::Gone, Turn::Maybe]);
+    }
+
+    #[test]
+    fn a_blocker_is_of_the_same_capacity() {
+        let mut line = Followed::default();
+        assert_eq!(line.blocker(1, line::WHOLE), None, "it has not been read");
+        line.read("a", &[], 4);
+        assert_eq!(line.blocker(1, line::WHOLE), None, "nobody is there");
+        line.told("a", vec![put(2, 5), put(3, 6)]);
+        assert_eq!(line.blocker(1, line::WHOLE), Some(("a/3".into(), 6)));
+        assert_eq!(line.blocker(1, 3), None);
     }
 
     #[test]

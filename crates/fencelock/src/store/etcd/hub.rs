@@ -204,6 +204,14 @@ impl Hub {
         Joined { hub: self.clone(), entry }
     }
 
+    /// Where a line is followed: a ticket that keeps one out that came now.
+    pub(super) fn blocker(&self, name: &Name, weight: u32, capacity: u32) -> Option<(Bytes, i64)> {
+        let of_it = |entry: &&Arc<Entry>| matches!(&entry.what, What::Line(line) if line.key() == name.key());
+        let entry = self.entries().iter().find(of_it).cloned()?;
+        let state = entry.lock();
+        state.line.blocker(weight, capacity).filter(|_| state.open && state.joined > 0)
+    }
+
     /// Takes out what nobody needs any more; says what the server is to forget, and when to look again.
     fn tidy(&self) -> (Vec<i64>, Moment) {
         let now = self.clock.now();
@@ -256,9 +264,9 @@ pub(super) async fn run(shared: Weak<Shared>) {
     }
 }
 
-/// Ready when the store is closed.
+/// Ready when the store is closed, or whatever else this tells of.
 pub(super) async fn closed(closing: &watch::Receiver<bool>) {
-    // An error means that it is gone altogether.
+    // An error means that nobody is left to tell it.
     let _ = closing.clone().wait_for(|closed| *closed).await;
 }
 
@@ -373,8 +381,14 @@ impl Shared {
             }
             What::Hints(_) => events.iter().filter_map(name_of).for_each(|name| self.hints.tell(&name)),
             What::Marker(session) => {
-                if events.iter().any(|event| event.r#type() == EventType::Delete) {
-                    session.doubt();
+                for event in &events {
+                    // Whoever puts out a ticket says here which one.
+                    let expelled = event.kv.as_ref().and_then(|kv| keys::split(&kv.value)?.1.id);
+                    match expelled {
+                        _ if event.r#type() == EventType::Delete => session.doubt(),
+                        Some(id) => self.host(|host| host.doubt(Some(id))),
+                        None => {}
+                    }
                 }
             }
         }
@@ -418,9 +432,8 @@ impl Shared {
                     Ok(found) if state.gaps == gaps => {
                         let revision = found.header.map_or(0, |header| header.revision);
                         state.line.read(name.key(), &found.kvs, revision);
-                        let known: Vec<_> = state.line.keys().map(|(key, made)| (key.clone(), made)).collect();
                         drop(state);
-                        this.delete_strays(&known);
+                        this.delete_strays(found.kvs.iter().map(|kv| (&kv.key, kv.create_revision)));
                     }
                     Ok(_) => {}
                     Err(fault) if fault.error.kind() == ErrorKind::Denied => {

@@ -5,8 +5,8 @@
 use super::rpc::KeyValue;
 use crate::error::Result;
 use crate::name::Name;
-use crate::store::TicketId;
 use crate::store::note::{Picture, Record, Ticket};
+use crate::store::{Place, TicketId};
 use prost::bytes::Bytes;
 
 /// The key of one of our tickets.
@@ -45,6 +45,11 @@ pub(super) struct Shape {
 pub(super) fn split(key: &[u8]) -> Option<(&str, Shape)> {
     let (name, component) = std::str::from_utf8(key).ok()?.rsplit_once('/')?;
     Some((name, shape(component)?))
+}
+
+/// Whether this is the key of that ticket, whatever its lease.
+pub(super) fn is_of(key: &[u8], place: &Place) -> bool {
+    split(key).is_some_and(|(name, shape)| name == place.name.key() && shape.id == Some(place.id))
 }
 
 fn shape(component: &str) -> Option<Shape> {

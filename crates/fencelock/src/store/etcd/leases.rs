@@ -18,6 +18,8 @@ use tokio::sync::Notify;
 
 /// The server makes every shorter lease one of this length.
 pub(super) const SHORTEST: Duration = Duration::from_secs(2);
+/// Where nobody says which.
+pub(super) const USUAL: Duration = Duration::from_secs(30);
 /// A session that nobody has used for so long is given back.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -35,6 +37,17 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Another client's: nothing is known of it before it is kept alive.
+    pub(super) fn of_another(lease: i64) -> Session {
+        let life = Mutex::new(Life::new(Moment::default(), Duration::ZERO));
+        let (used, suspicious) = (Mutex::default(), AtomicBool::new(false));
+        Session { lease, ttl: Duration::ZERO, life, used, suspicious, doubted: Notify::new() }
+    }
+
+    pub(super) fn is_of_another(&self) -> bool {
+        self.ttl.is_zero()
+    }
+
     fn life(&self) -> Life {
         *self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,8 +196,7 @@ impl Shared {
     /// Deletes what the session owns and nobody knows. One round trip, and one for what is found.
     async fn sweep(self: &Arc<Self>, session: &Session) -> Result<()> {
         let owned = self.ask(LeaseTimeToLiveRequest { id: session.lease, keys: true }).await?.keys;
-        let stray = |key: &&prost::bytes::Bytes| keys::split(key).is_some_and(|(_, shape)| self.is_stray(shape));
-        let strays: Vec<_> = owned.iter().filter(stray).map(txn::delete).collect();
+        let strays: Vec<_> = owned.iter().filter(|key| self.is_stray(key)).map(txn::delete).collect();
         for some in strays.chunks(100) {
             self.ask(TxnRequest { success: some.to_vec(), ..TxnRequest::default() }).await?;
         }

@@ -4,7 +4,9 @@
 use super::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::rpc::request_op::Request;
 use super::rpc::response_op::Response;
-use super::rpc::{Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse};
+use super::rpc::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse,
+};
 use crate::error::{Error, ErrorKind, Result};
 use prost::bytes::Bytes;
 
@@ -56,6 +58,11 @@ pub(super) fn read(range: &Range) -> RequestOp {
     RequestOp { request: Some(Request::RequestRange(whole(range))) }
 }
 
+/// Some tickets of a line: enough to see that there is no room, however long it is.
+pub(super) fn read_some(range: &Range) -> RequestOp {
+    RequestOp { request: Some(Request::RequestRange(RangeRequest { limit: 16, ..whole(range) })) }
+}
+
 /// Whether a key is there, without its value.
 pub(super) fn look_at(key: &Bytes) -> RequestOp {
     let range = RangeRequest { key: key.clone(), keys_only: true, ..RangeRequest::default() };
@@ -93,9 +100,9 @@ pub(super) fn revision(answer: &TxnResponse) -> Result<i64> {
 }
 
 /// What each read of the answer found, in order.
-pub(super) fn reads(answer: TxnResponse) -> Vec<Vec<KeyValue>> {
+pub(super) fn reads(answer: TxnResponse) -> Vec<RangeResponse> {
     let read = |response| match response {
-        Some(Response::ResponseRange(range)) => Some(range.kvs),
+        Some(Response::ResponseRange(range)) => Some(range),
         _ => None,
     };
     answer.responses.into_iter().filter_map(|op| read(op.response)).collect()
