@@ -1,6 +1,7 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
 use crate::Failure;
+use crate::floor_etcd::FloorEtcd;
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
@@ -13,6 +14,7 @@ pub(crate) enum Client {
     Ours { locks: Locks, unfair: bool },
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
+    FloorEtcd(FloorEtcd),
 }
 
 /// One held lock.
@@ -20,6 +22,7 @@ pub(crate) enum Held {
     Ours(MutexGuard),
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
+    FloorEtcd { floor: FloorEtcd, name: String, made: i64 },
 }
 
 impl Client {
@@ -31,7 +34,10 @@ impl Client {
         let url = match kind {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
             "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
+            "floor-etcd" => return Ok(Client::FloorEtcd(FloorEtcd::connect(addr).await?)),
             "redis" => redis_url(addr),
+            "etcd" if addr.contains("://") => addr.to_string(),
+            "etcd" => format!("etcd://{addr}"),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),
@@ -59,6 +65,15 @@ impl Client {
                 }
                 Ok(Held::FloorRedis { connection, name: name.to_string(), secret })
             }
+            Client::FloorEtcd(floor) => {
+                let made = loop {
+                    if let Some(made) = floor.put(name).await? {
+                        break made;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                };
+                Ok(Held::FloorEtcd { floor: floor.clone(), name: name.to_string(), made })
+            }
         }
     }
 
@@ -81,6 +96,7 @@ impl Held {
             Held::FloorRedis { mut connection, name, secret } => {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
+            Held::FloorEtcd { floor, name, made } => floor.delete(&name, made).await?,
         }
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! - `hold locks=N secs=S tag=X`
 //! - `pingpong secs=S tag=X settle_us=5000 jitter_us=0 procs=1|2`
 
+mod floor_etcd;
 mod idle;
 mod impls;
 mod pair;

@@ -46,6 +46,12 @@ fn promises(scheme: &str) -> &'static [&'static str] {
         "redis+sentinel" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
+        "etcd" | "etcds" => &[
+            "fair",
+            "tokens grow for ever, over the loss of any minority of the servers",
+            "waiters are woken at once, and so is a holder whose session ends",
+            "leases of 2 s and more",
+        ],
         _ => &[],
     }
 }

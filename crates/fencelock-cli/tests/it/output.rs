@@ -219,6 +219,14 @@ redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the Redis master that the sentinels name
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
     options: namespace, label, evictable, db, sentinel_user, sentinel_password
+etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
+    for everybody who reaches an etcd cluster
+    fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once, and so is a holder whose session ends; leases of 2 s and more
+    options: namespace, label
+etcds://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
+    for the same over TLS
+    fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once, and so is a holder whose session ends; leases of 2 s and more
+    options: namespace, label, ca, cert, key
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

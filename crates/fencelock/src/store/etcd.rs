@@ -75,6 +75,8 @@ mod txn;
 const AT_ONCE: usize = 100;
 /// How long a leave waits for an enter that was given up.
 const LANDED_WITHIN: Duration = Duration::from_millis(800);
+/// How long a watch may take to be opened.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// How many keys are read at once when names are listed.
 const PAGE: i64 = 1000;
 
@@ -474,7 +476,11 @@ impl Shared {
     async fn watch(self: &Arc<Self>, scope: Scope) -> Result<BoxStream<'static, Hint>> {
         let hints = self.hints.subscribe(scope.clone());
         let joined = self.hub.join(What::Hints(scope));
-        poll_fn(|cx| joined.poll_open(cx)).await?;
+        let limit = pin!(self.clock.sleep_until(self.clock.now().after(OPEN_WITHIN)));
+        match select(poll_fn(|cx| joined.poll_open(cx)), limit).await {
+            Either::Left((open, _)) => open?,
+            Either::Right(_) => return Err(Error::unknown("the server did not open a watch in time")),
+        }
         Ok(Box::pin(Watching { hints, _joined: joined }))
     }
 
