@@ -41,13 +41,12 @@ use futures_util::future::{Either, join_all, select};
 use hub::{Hub, Joined, What};
 use leases::{Session, Slot};
 use prost::bytes::Bytes;
-use rpc::{LeaseTimeToLiveRequest, RangeRequest, TxnRequest};
+use rpc::{RangeRequest, TxnRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -69,16 +68,13 @@ mod open;
     reason = "it is made by a program"
 )]
 mod rpc;
+mod seeing;
 mod txn;
 
 /// How many tickets are looked at or taken out by one transaction; the server takes 128 operations.
 const AT_ONCE: usize = 100;
 /// How long a leave waits for an enter that was given up.
 const LANDED_WITHIN: Duration = Duration::from_millis(800);
-/// How long a watch may take to be opened.
-const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// How many keys are read at once when names are listed.
-const PAGE: i64 = 1000;
 
 /// A cluster of etcd servers.
 pub struct EtcdStore {
@@ -146,7 +142,7 @@ impl EtcdStore {
         // Whether it answers, and knows us. What this user may read is told by the first lock.
         let question = RangeRequest { key: keys::marker(0), count_only: true, ..RangeRequest::default() };
         match shared.connections.call(&question).await {
-            Err(fault) if !fault.forbidden => return Err(fault.into()),
+            Err(fault) if !fault.forbidden => Err(fault.into()),
             _ => Ok(EtcdStore { shared, label: "etcd".into() }),
         }
     }
@@ -452,86 +448,6 @@ impl Shared {
             Err(fault) => Err(fault.into()),
         }
     }
-
-    async fn expel(self: &Arc<Self>, name: &Name, token: u64) -> Result<Presence> {
-        let found = self.ask(txn::whole(&keys::line(name))).await?;
-        let of_it = |kv: &&rpc::KeyValue| {
-            u64::try_from(kv.create_revision) == Ok(token) && keys::ticket(name.key(), kv).is_some()
-        };
-        let Some(kv) = found.kvs.iter().find(of_it) else { return Ok(Presence::Gone) };
-        let plain = txn::take_out(&kv.key, Some(kv.create_revision));
-        let mut telling = plain.clone();
-        if keys::split(&kv.key).is_some_and(|(_, shape)| shape.id.is_some()) {
-            // Its owner watches this key, and looks at once.
-            telling.success.push(txn::put(&keys::marker(kv.lease), kv.key.to_vec(), kv.lease));
-        }
-        let answer = match self.ask(telling).await {
-            // Without rights on that key, or without its session, nobody is told; the next renewal tells.
-            Err(fault) if fault.forbidden || fault.no_lease => self.ask(plain).await?,
-            answer => answer?,
-        };
-        Ok(if txn::took_out(&answer) { Presence::There } else { Presence::Gone })
-    }
-
-    async fn watch(self: &Arc<Self>, scope: Scope) -> Result<BoxStream<'static, Hint>> {
-        let hints = self.hints.subscribe(scope.clone());
-        let joined = self.hub.join(What::Hints(scope));
-        let limit = pin!(self.clock.sleep_until(self.clock.now().after(OPEN_WITHIN)));
-        match select(poll_fn(|cx| joined.poll_open(cx)), limit).await {
-            Either::Left((open, _)) => open?,
-            Either::Right(_) => return Err(Error::unknown("the server did not open a watch in time")),
-        }
-        Ok(Box::pin(Watching { hints, _joined: joined }))
-    }
-
-    async fn inspect(self: &Arc<Self>, name: &Name) -> Result<Line> {
-        let found = self.ask(txn::whole(&keys::line(name))).await?;
-        let of_it = |kv: &&rpc::KeyValue| keys::ticket(name.key(), kv).is_some();
-        let mut leases: Vec<i64> = found.kvs.iter().filter(of_it).map(|kv| kv.lease).collect();
-        leases.sort_unstable();
-        leases.dedup();
-        let ask = async |lease: &i64| self.ask(LeaseTimeToLiveRequest { id: *lease, keys: false }).await;
-        let mut left = HashMap::new();
-        for some in leases.chunks(AT_ONCE) {
-            let answers = join_all(some.iter().map(ask)).await;
-            // Not everybody may ask; then it is not known.
-            let known = some.iter().zip(answers).filter_map(|(lease, answer)| Some((*lease, answer.ok()?.ttl)));
-            left.extend(known.filter_map(|(lease, ttl)| Some((lease, Duration::from_secs(u64::try_from(ttl).ok()?)))));
-        }
-        let ticket = |kv: &rpc::KeyValue| {
-            let ticket = keys::ticket(name.key(), kv)?;
-            Some(ticket.map(|ticket| super::note::Ticket { expires_in: left.get(&kv.lease).copied(), ..ticket }))
-        };
-        Ok(Picture::new(found.kvs.iter().filter_map(ticket).collect::<Result<_>>()?).line())
-    }
-
-    async fn list(self: &Arc<Self>, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
-        let (mut from, to) = keys::prefix(prefix);
-        let mut lines: BTreeMap<String, Vec<rpc::KeyValue>> = BTreeMap::new();
-        loop {
-            let page =
-                RangeRequest { key: from.clone(), range_end: to.clone(), limit: PAGE, ..RangeRequest::default() };
-            let found = self.ask(page).await?;
-            let last = found.kvs.last().map(|kv| kv.key.clone());
-            for kv in found.kvs {
-                if let Some((name, shape)) = keys::split(&kv.key)
-                    && shape.lease == kv.lease
-                    && after.is_none_or(|after| name > after)
-                {
-                    lines.entry(name.to_string()).or_default().push(kv);
-                }
-            }
-            match last.filter(|_| found.more) {
-                Some(last) => from = [&last[..], &[0]].concat().into(),
-                None => break,
-            }
-        }
-        let mut listed = Vec::new();
-        for (name, kvs) in lines.iter().take(limit) {
-            listed.extend(keys::picture(name, kvs)?.listed(name));
-        }
-        Ok(listed)
-    }
 }
 
 /// Somebody who waits in a line.
@@ -543,20 +459,6 @@ struct Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.joined.forget(self.id);
-    }
-}
-
-/// Hints, and the watch that they come from.
-struct Watching {
-    hints: BoxStream<'static, Hint>,
-    _joined: Joined,
-}
-
-impl futures_core::Stream for Watching {
-    type Item = Hint;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-        self.hints.as_mut().poll_next(cx)
     }
 }
 

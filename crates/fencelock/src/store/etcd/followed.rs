@@ -270,7 +270,7 @@ mod tests {
         let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
         let ids: Vec<TicketId> = (0..3).map(|_| TicketId::new()).collect();
         let numbers = [6, 7, 8];
-        let mut poll = |line: &mut Followed, i: usize| {
+        let poll = |line: &mut Followed, i: usize| {
             let waker = Waker::from(counts[i].clone());
             line.poll(ids[i], numbers[i], &mut Context::from_waker(&waker))
         };
