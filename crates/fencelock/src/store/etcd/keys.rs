@@ -116,7 +116,7 @@ mod tests {
         for key in [
             "a".to_string(),
             "a/".into(),
-            "a/b".into(),
+            "a/x".into(),
             format!("a/-{id}"),
             format!("a/0{:x}-{id}", 5),
             format!("a/5-{id}0"),
