@@ -1,6 +1,7 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
 use crate::Failure;
+use crate::floor_etcd::FloorEtcd;
 use crate::floors::{self, Floor};
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
@@ -16,6 +17,7 @@ pub(crate) enum Client {
     FloorRedis(MultiplexedConnection),
     FloorZookeeper(zookeeper_client::Client),
     FloorSql(Floor),
+    FloorEtcd(FloorEtcd),
 }
 
 /// One held lock.
@@ -25,6 +27,7 @@ pub(crate) enum Held {
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
     FloorZookeeper { client: zookeeper_client::Client, path: String },
     FloorSql { floor: Floor, name: String },
+    FloorEtcd { floor: FloorEtcd, name: String, made: i64 },
 }
 
 impl Client {
@@ -56,6 +59,9 @@ impl Client {
                 let nodes: Vec<String> = addr.split(['|', ',']).map(redis_url).collect();
                 format!("quorum:{}?young=allow", nodes.join("|"))
             }
+            "floor-etcd" => return Ok(Client::FloorEtcd(FloorEtcd::connect(addr).await?)),
+            "etcd" if addr.contains("://") => addr.to_string(),
+            "etcd" => format!("etcd://{addr}"),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),
@@ -99,6 +105,15 @@ impl Client {
                 floor.lock(name).await?;
                 Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
             }
+            Client::FloorEtcd(floor) => {
+                let made = loop {
+                    if let Some(made) = floor.put(name).await? {
+                        break made;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                };
+                Ok(Held::FloorEtcd { floor: floor.clone(), name: name.to_string(), made })
+            }
         }
     }
 
@@ -123,6 +138,7 @@ impl Held {
             }
             Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
             Held::FloorSql { floor, name } => floor.release(&name).await?,
+            Held::FloorEtcd { floor, name, made } => floor.delete(&name, made).await?,
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! - `hold locks=N secs=S tag=X`
 //! - `pingpong secs=S tag=X settle_us=5000 jitter_us=0 procs=1|2`
 
+mod floor_etcd;
 mod floors;
 mod idle;
 mod impls;
@@ -21,7 +22,7 @@ use params::Params;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: fencelock-bench worker IMPL ADDR pair|idle|hold|pingpong [key=value...]
-  IMPL   memory, sqlite, redis, quorum, zookeeper, postgres, postgres-session, mysql, mysql-session (or each with -unfair), and floor-
+  IMPL   memory, sqlite, redis, quorum, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session (or each with -unfair), and floor-
          before sqlite, redis, zookeeper, postgres, postgres-session, mysql, mysql-session
   ADDR   a file (sqlite), a name (memory), host:port (redis, zookeeper, postgres, mysql), or a store URL
   pair      threads=1 secs=3 names=own|one|N warm=1 hold_us=0 tag=bench   (then waits for one line on stdin)

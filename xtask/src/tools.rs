@@ -88,6 +88,20 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["maven", "default-jdk-headless"],
         required: false,
     },
+    Tool {
+        name: "etcd",
+        used_by: "the etcd store, on one server and on three",
+        found_at: &["etcd"],
+        packages: &["etcd-server"],
+        required: true,
+    },
+    Tool {
+        name: "etcdctl",
+        used_by: "the etcd store: users, leases, and locks of other clients",
+        found_at: &["etcdctl"],
+        packages: &["etcd-client"],
+        required: true,
+    },
 ];
 
 /// What became of a tool.

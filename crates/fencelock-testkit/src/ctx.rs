@@ -115,6 +115,12 @@ impl Ctx {
         Duration::from_secs(30).max(self.provider.lease * 10)
     }
 
+    /// How many may come to one lock at the same moment.
+    #[must_use]
+    pub fn crowd(&self) -> usize {
+        self.provider.crowd
+    }
+
     /// The store's URL.
     #[must_use]
     pub fn url(&self) -> Option<&str> {

@@ -169,6 +169,12 @@ pub fn be_a_worker_if_asked() {
 /// Runs every test that the store's capability allows, as a test program's `main` does. What it excludes is shown as ignored,
 /// with the reason.
 pub fn main(provider: Provider) {
+    main_of(vec![provider]);
+}
+
+/// The same for several stores, or one store in several surroundings. With more than one, each test's name begins with the
+/// provider's.
+pub fn main_of(providers: Vec<Provider>) {
     be_a_worker_if_asked();
     let mut arguments = libtest_mimic::Arguments::from_args();
     // Tests wait for most of their time: twice as many as the machine has cores do not get in each other's way.
@@ -177,27 +183,33 @@ pub fn main(provider: Provider) {
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the system can make one more runtime");
-    let capability = runtime.block_on(async { (provider.open)().await.capability() });
-    let trials = all().into_iter().map(|test| {
-        let missing = test.missing(&capability, &provider);
-        let provider = provider.clone();
-        let trial = libtest_mimic::Trial::test(test.name, move || test.run(&provider, seed).map_err(Into::into));
-        match missing {
-            Some(why) => trial.with_kind(why).with_ignored_flag(true),
-            None => trial,
-        }
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    let mut trials = Vec::new();
+    for provider in &providers {
+        let capability = runtime.block_on(async { (provider.open)().await.capability() });
+        trials.extend(all().into_iter().map(|test| {
+            let missing = test.missing(&capability, provider);
+            let name = if providers.len() > 1 { format!("{}::{}", provider.name, test.name) } else { test.name.into() };
+            let provider = provider.clone();
+            let trial = libtest_mimic::Trial::test(name, move || test.run(&provider, seed).map_err(Into::into));
+            match missing {
+                Some(why) => trial.with_kind(why).with_ignored_flag(true),
+                None => trial,
+            }
+        }));
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
     if !conclusion.has_failed() && conclusion.num_passed > 0 {
-        let left = runtime.block_on(left_behind(&provider));
-        if !left.is_empty() {
-            eprintln!("the store is not clean at the end: {left:?}");
-            drop(provider);
-            std::process::exit(101);
+        for provider in &providers {
+            let left = runtime.block_on(left_behind(provider));
+            if !left.is_empty() {
+                eprintln!("the store is not clean at the end: {left:?}");
+                drop(providers);
+                std::process::exit(101);
+            }
         }
     }
-    // With it goes what its closures own: a server, a folder. An exit drops nothing.
-    drop(provider);
+    // With them goes what their closures own: a server, a folder. An exit drops nothing.
+    drop(providers);
     conclusion.exit();
 }
 

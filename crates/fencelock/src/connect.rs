@@ -117,6 +117,22 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "zookeeper"),
         options: &["session", "acl", "ca", "cert", "key"],
     },
+    Scheme {
+        scheme: "etcd",
+        form: "etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]",
+        about: "everybody who reaches an etcd cluster",
+        feature: "etcd",
+        built_in: cfg!(feature = "etcd"),
+        options: &[],
+    },
+    Scheme {
+        scheme: "etcds",
+        form: "etcds://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]",
+        about: "the same over TLS",
+        feature: "etcd",
+        built_in: cfg!(feature = "etcd"),
+        options: &["ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -255,6 +271,15 @@ impl Target {
             "zookeeper" => {
                 let url = format!("zookeeper:{}", self.rest);
                 let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "etcd")]
+            scheme @ ("etcd" | "etcds") => {
+                let url = format!("{scheme}:{}", self.rest);
+                let store = crate::store::etcd::EtcdStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

@@ -67,6 +67,12 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "waiters are woken at once",
             "exclusion with Curator's mutex and read-write lock",
         ],
+        "etcd" | "etcds" => &[
+            "fair",
+            "tokens grow for ever, over the loss of any minority of the servers",
+            "waiters are woken at once, and so is a holder whose session ends",
+            "leases of 2 s and more",
+        ],
         _ => &[],
     }
 }
