@@ -31,6 +31,6 @@ mod suite;
 mod wrap;
 
 pub use provider::{Open, Provider};
-pub use suite::{Need, Test, all, be_a_worker_if_asked, main, seed};
+pub use suite::{Need, Test, all, be_a_worker_if_asked, main, main_all, seed};
 pub use wrap::faulty::{Fault, Faulty, Valve, Verb};
 pub use wrap::lying::{Lie, Lying};

@@ -76,6 +76,22 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["evictable", "db", "sentinel_user", "sentinel_password"],
     },
+    Scheme {
+        scheme: "redis+cluster",
+        form: "redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]",
+        about: "everybody who reaches a Redis Cluster",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable"],
+    },
+    Scheme {
+        scheme: "rediss+cluster",
+        form: "rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]",
+        about: "the same over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -155,7 +171,7 @@ impl Target {
                 }))
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" | "rediss+cluster") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {

@@ -44,7 +44,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use connection::{Connections, Live};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, select, try_join_all};
 use redis::Value;
 use script::Call;
 use std::collections::BTreeMap;
@@ -57,6 +57,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use waiters::{Standing, Waiters};
 
+mod cluster;
 mod connection;
 mod fault;
 mod inbox;
@@ -96,8 +97,13 @@ impl RedisStore {
     pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<RedisStore> {
         let server = open::Server::parse(url, options)?;
         let connections = Connections::new(server.dial, server.address);
-        let live = connections.of_this_runtime().await?;
-        open::check(&live, &connections.address, server.evictable).await?;
+        match connections.cluster() {
+            Some(cluster) => cluster.check(server.evictable).await?,
+            None => {
+                let live = connections.of_this_runtime().await?;
+                open::check(&live, &connections.address, server.evictable, false).await?;
+            }
+        }
         Ok(RedisStore::with(connections))
     }
 
@@ -153,15 +159,14 @@ impl Shared {
     /// One round trip; more only for the first call of a runtime, or of a script.
     async fn call(self: &Arc<Self>, call: Call) -> Result<Value> {
         if Handle::try_current().is_ok() {
-            return self.connection().await?.call(&call, &self.connections.address).await;
+            return self.reach(call).await;
         }
         // Called from outside of any runtime: the library thread does it.
         let (answer, told) = tokio::sync::oneshot::channel();
         let this = self.clone();
         self.host(|host| {
             host.spawn(async move {
-                let answered = async { this.connection().await?.call(&call, &this.connections.address).await };
-                let _ = answer.send(answered.await);
+                let _ = answer.send(this.reach(call).await);
             });
         });
         told.await.map_err(|_| Error::unknown("the library thread has ended"))?
@@ -169,7 +174,8 @@ impl Shared {
 
     /// Nothing is sent to the queue before somebody listens. No round trip but at the very beginning.
     async fn listening(&self) -> Result<()> {
-        let new = matches!(*self.line.borrow(), inbox::Line::New);
+        // In a cluster a line is listened to as soon as somebody waits in it.
+        let new = self.connections.cluster().is_none() && matches!(*self.line.borrow(), inbox::Line::New);
         if new && self.host.get().is_some() {
             self.library_connection().await?;
         }
@@ -295,7 +301,8 @@ impl Store for RedisStore {
             lifetime: Lifetime::Ticket,
             reach: Reach::Network,
             weights: Weights::Any,
-            atomic_batch: 500,
+            // In a cluster other names are on other nodes.
+            atomic_batch: if self.shared.connections.cluster().is_some() { 1 } else { 500 },
             settable_token: true,
             upgrade: true,
             expel: true,
@@ -306,6 +313,9 @@ impl Store for RedisStore {
 
     fn attach(&self, host: Host) {
         if self.shared.host.set(host).is_ok() {
+            if self.shared.connections.cluster().is_some() {
+                return cluster::listen::start(&self.shared);
+            }
             self.shared.host(|host| {
                 host.spawn(inbox::run(Arc::downgrade(&self.shared)));
                 if self.shared.connections.sentinels().is_some() {
@@ -330,8 +340,9 @@ impl Store for RedisStore {
                 call.arg(lease_micros(ticket.lease));
                 call.arg(lease_micros(waiting_lease(ticket.lease)));
                 call.arg(if ticket.queue { "1" } else { "0" });
-                call.arg(record::facts(ticket, &shared.inbox));
+                call.arg(record::facts(ticket, &shared.inbox_of(&ticket.place.name)));
             }
+            let heard = batch.first().and_then(|ticket| shared.hears(&ticket.place.name));
             let mut expecting = Expecting::of(&shared.waiters, batch);
             let answers = texts(shared.call(call).await?, batch.len())?;
             let now = shared.clock.now();
@@ -349,6 +360,7 @@ impl Store for RedisStore {
                     told @ Standing::Waiting { token, lease, .. } => {
                         expecting.keep(ticket.place.id);
                         shared.waiters.told(ticket.place.id, told, now);
+                        shared.must_hear(&ticket.place, heard);
                         Ok(Entered::Queued { token: Some(token), lease, ahead: None })
                     }
                     Standing::Gone => Err(unreadable()),
@@ -370,6 +382,7 @@ impl Store for RedisStore {
                     Either::Right(_) => return Ok(Waited::Waiting),
                 }
                 shared.waiters.expect(place);
+                let heard = shared.hears(&place.name);
                 let answer = shared.stand(place).await;
                 let now = shared.clock.now();
                 match answer {
@@ -381,7 +394,10 @@ impl Store for RedisStore {
                         shared.waiters.forget(place.id);
                         return Ok(Waited::Gone);
                     }
-                    Ok(waiting) => shared.waiters.told(place.id, waiting, now),
+                    Ok(waiting) => {
+                        shared.waiters.told(place.id, waiting, now);
+                        shared.must_hear(place, heard);
+                    }
                     Err(error) => {
                         shared.waiters.forget(place.id);
                         return Err(error);
@@ -396,6 +412,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             if batch.is_empty() {
                 return Ok(Vec::new());
+            }
+            if let Some(parts) = self.shared.apart(batch, |renew| &renew.place.name) {
+                return cluster::route::renew_apart(self, &parts, batch.len()).await;
             }
             let mut call = Call::new(&script::RENEW, batch.len(), batch.len() * 3);
             for ticket in batch {
@@ -425,6 +444,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             if batch.is_empty() {
                 return Ok(Vec::new());
+            }
+            if let Some(parts) = self.shared.apart(batch, |place| &place.name) {
+                return cluster::route::leave_apart(self, &parts, batch.len()).await;
             }
             let mut call = Call::new(&script::LEAVE, batch.len(), batch.len());
             for place in batch {
@@ -523,6 +545,7 @@ impl Store for RedisStore {
 }
 
 /// A line, as the server tells of it.
+#[derive(Clone)]
 struct Found {
     now: u64,
     capacity: u32,
@@ -555,22 +578,33 @@ impl Found {
 }
 
 impl Shared {
+    /// The counts and the first ticket of each of these lines: one round trip.
+    async fn heads(self: &Arc<Self>, names: &[String]) -> Result<Vec<Found>> {
+        let mut call = Call::new(&script::INSPECT, names.len(), names.len());
+        for name in names {
+            call.line(&Name::from_key(name, None));
+            call.arg("0");
+        }
+        Found::all(self.call(call).await?, names.len())
+    }
+
     async fn list(self: &Arc<Self>, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
-        let live = self.connection().await?;
         // An empty line has the first key only, one with company all but the first.
         let pattern = format!("{}*", script::line_key(&format!("{}*", inbox::literally(prefix))));
         let mut names = std::collections::BTreeSet::new();
-        let mut cursor = String::from("0");
-        loop {
-            let mut cmd = redis::cmd("SCAN");
-            cmd.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let page = live.send(&cmd, &self.connections.address).await?;
-            let (next, keys): (String, Vec<String>) = redis::from_redis_value(page).map_err(|_| unreadable())?;
-            let found = keys.iter().filter_map(|key| script::name_in(key));
-            names.extend(found.filter(|name| after.is_none_or(|after| *name > after)).map(String::from));
-            cursor = next;
-            if cursor == "0" {
-                break;
+        for live in self.everywhere().await? {
+            let mut cursor = String::from("0");
+            loop {
+                let mut cmd = redis::cmd("SCAN");
+                cmd.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
+                let page = live.send(&cmd, &self.connections.address).await?;
+                let (next, keys): (String, Vec<String>) = redis::from_redis_value(page).map_err(|_| unreadable())?;
+                let found = keys.iter().filter_map(|key| script::name_in(key));
+                names.extend(found.filter(|name| after.is_none_or(|after| *name > after)).map(String::from));
+                cursor = next;
+                if cursor == "0" {
+                    break;
+                }
             }
         }
         let names: Vec<String> = names.into_iter().collect();
@@ -579,12 +613,8 @@ impl Shared {
             if listed.len() >= limit {
                 break;
             }
-            let mut call = Call::new(&script::INSPECT, names.len(), names.len());
-            for name in names {
-                call.line(&Name::from_key(name, None));
-                call.arg("0");
-            }
-            let found = Found::all(self.call(call).await?, names.len())?;
+            let together = if self.connections.cluster().is_some() { 1 } else { names.len() };
+            let found = try_join_all(names.chunks(together).map(|names| self.heads(names))).await?.concat();
             for (name, found) in names.iter().zip(found).filter(|(_, found)| found.count > 0) {
                 let head = found.records.first();
                 let long = head.and_then(|record| record::long_name(record));

@@ -1,6 +1,7 @@
 //! Connections: one for each runtime that calls, opened at its first call, and the library thread's own, which also carries
 //! the inbox. A connection that has failed, or left a question unanswered, is replaced at the next call.
 
+use super::cluster::Cluster;
 use super::fault;
 use super::script::Call;
 use super::sentinel::{self, Sentinels};
@@ -15,7 +16,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
 /// How long an answer may take. What is not answered by then may still be carried out.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// An open connection.
@@ -95,6 +96,22 @@ impl Live {
         }
     }
 
+    /// One round trip: the same as [`try_send`](Live::try_send), to a node that is just being given the slot.
+    pub(super) async fn try_ask(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").ignore().add_command(cmd.clone());
+        let answer = self.connection.clone().send_packed_commands(&asking, 1, 1).await;
+        if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
+            self.end();
+        }
+        answer?.pop().unwrap_or(Value::Nil).extract_error()
+    }
+
+    /// It is not to be used any more.
+    pub(super) fn end(&self) {
+        self.end.end();
+    }
+
     /// From now on messages of this channel come in.
     pub(super) async fn subscribe(&self, channel: &str, address: &str) -> Result<()> {
         let answer = self.connection.clone().subscribe(channel).await;
@@ -126,6 +143,8 @@ pub(super) struct Connections {
 pub(super) enum Dial {
     One(Client),
     Sentinels(Sentinels),
+    /// Some node of it; whoever wants more than that asks the [`Cluster`].
+    Cluster(Box<Cluster>),
 }
 
 /// The connection of one runtime.
@@ -153,8 +172,15 @@ impl Connections {
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
         match &self.dial {
-            Dial::One(_) => None,
             Dial::Sentinels(sentinels) => Some(sentinels),
+            _ => None,
+        }
+    }
+
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &self.dial {
+            Dial::Cluster(cluster) => Some(cluster),
+            _ => None,
         }
     }
 
@@ -194,20 +220,25 @@ impl Connections {
 
     /// Opens one more, whose messages are handed to `heard`.
     pub(super) async fn open(&self, heard: impl Fn(Message) + Send + Sync + 'static) -> Result<Live> {
+        let messages = move |push: PushInfo| {
+            if push.kind == PushKind::Message {
+                let mut data = push.data.into_iter().rev();
+                if let (Some(Value::BulkString(said)), Some(Value::BulkString(channel))) = (data.next(), data.next()) {
+                    heard((channel, said));
+                }
+            }
+        };
+        self.open_with(messages).await
+    }
+
+    /// Opens one more, with everything that the server says by itself handed to `pushed`.
+    pub(super) async fn open_with(&self, pushed: impl Fn(PushInfo) + Send + Sync + 'static) -> Result<Live> {
         let end = Arc::new(End::default());
         let ending = Ending(end.clone());
         let push = move |push: PushInfo| {
             match push.kind {
                 PushKind::Disconnection => ending.0.end(),
-                PushKind::Message => {
-                    let mut data = push.data.into_iter().rev();
-                    if let (Some(Value::BulkString(said)), Some(Value::BulkString(channel))) =
-                        (data.next(), data.next())
-                    {
-                        heard((channel, said));
-                    }
-                }
-                _ => {}
+                _ => pushed(push),
             }
             Ok::<(), ()>(())
         };
@@ -223,6 +254,7 @@ impl Connections {
         let client = match &self.dial {
             Dial::One(client) => client.clone(),
             Dial::Sentinels(sentinels) => sentinels.master().await?,
+            Dial::Cluster(cluster) => cluster.any()?,
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The server stays marked as watched for this long; the mark is renewed every third of it.
-const WATCHED_FOR: Duration = Duration::from_secs(90);
+pub(super) const WATCHED_FOR: Duration = Duration::from_secs(90);
 /// The most tickets that one request looks at.
 const BATCH: usize = 500;
 
@@ -132,8 +132,8 @@ impl Shared {
     }
 
     /// A message has come in. Called by the connection's own task: it must not wait for anything.
-    fn heard(&self, (channel, said): Message) {
-        if channel == self.inbox.as_bytes() {
+    pub(super) fn heard(&self, (channel, said): Message) {
+        if channel.ends_with(script::inbox_end(&self.inbox).as_bytes()) {
             let said = String::from_utf8_lossy(&said);
             let mut words = said.split(' ');
             let (what, id) = (words.next(), words.next().and_then(ticket_id));
@@ -158,7 +158,12 @@ impl Shared {
     async fn look(&self, live: &Live, places: &[Place]) {
         let answer =
             async { standings(live.call(&Self::look_call(places), &self.connections.address).await?, places.len()) };
-        match answer.await {
+        self.looked(places, answer.await);
+    }
+
+    /// What a look has found.
+    pub(super) fn looked(&self, places: &[Place], answer: Result<Vec<Standing>>) {
+        match answer {
             Ok(answers) => {
                 let now = self.clock.now();
                 for (place, standing) in places.iter().zip(answers) {
@@ -195,6 +200,9 @@ impl Shared {
 
     /// Two round trips.
     pub(super) async fn watch_scope(self: &Arc<Self>, scope: Scope) -> Result<BoxStream<'static, Hint>> {
+        if let Some(cluster) = self.connections.cluster() {
+            return self.watch_in(cluster, scope).await;
+        }
         let channel = match &scope {
             Scope::Name(name) => changes(name.key()),
             Scope::Prefix(_) => ALL_CHANGES.to_string(),

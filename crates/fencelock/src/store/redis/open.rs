@@ -1,5 +1,6 @@
 //! URLs of Redis servers, and what is asked of a server before anything is entrusted to it.
 
+use super::cluster::Cluster;
 use super::connection::{Dial, Live};
 use super::sentinel::Sentinels;
 use crate::error::{Error, ErrorKind, Result};
@@ -28,6 +29,12 @@ impl Server {
             let sentinels = Sentinels::parse(rest, options)?;
             return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
         }
+        for (scheme, secure) in [("redis+cluster://", false), ("rediss+cluster://", true)] {
+            if let Some(rest) = url.strip_prefix(scheme) {
+                let cluster = Cluster::parse(rest, secure, options)?;
+                return Ok(Server { address: cluster.address(), dial: Dial::Cluster(Box::new(cluster)), evictable });
+            }
+        }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
             invalid(
@@ -37,9 +44,7 @@ impl Server {
         let info = with_options(info, options)?;
         let address = address(&info);
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
-            // program has chosen one already, that one stays.
-            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+            choose_provider();
         }
         let tls = certificates(options)?;
         let client = match tls {
@@ -51,6 +56,12 @@ impl Server {
             client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))?;
         Ok(Server { dial: Dial::One(client), address, evictable })
     }
+}
+
+/// Without this, a program that has two providers in its dependencies would panic at the first connection. If the program
+/// has chosen one already, that one stays.
+pub(super) fn choose_provider() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 pub(super) fn invalid(message: &str) -> Error {
@@ -87,7 +98,7 @@ fn address(info: &ConnectionInfo) -> String {
     }
 }
 
-fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsCertificates>> {
+pub(super) fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsCertificates>> {
     let read = |option: &str| {
         options
             .get(option)
@@ -110,8 +121,8 @@ fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsC
     Ok(Some(redis::TlsCertificates { client_tls, root_cert: ca }))
 }
 
-/// Asks the server whether it can keep locks: one round trip.
-pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result<()> {
+/// Asks the server whether it can keep locks: one round trip. `in_cluster` if it is to be a node of one.
+pub(super) async fn check(live: &Live, address: &str, evictable: bool, in_cluster: bool) -> Result<()> {
     let info = live.send(&redis::cmd("INFO"), address).await?;
     let info: String = redis::from_redis_value(info).map_err(|_| super::unreadable())?;
     let fact = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
@@ -122,9 +133,16 @@ pub(super) async fn check(live: &Live, address: &str, evictable: bool) -> Result
         let message = "the server is a read-only replica: name its master, or the sentinels";
         return Err(Error::new(ErrorKind::Denied, message));
     }
+    if !in_cluster && fact("cluster_enabled") == Some("1") {
+        let cluster = address.replace("://", "+cluster://");
+        let message = format!("the server is a node of a Redis Cluster: name it as {}", cluster.trim_end_matches("/0"));
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let major = fact("redis_version").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    if major.is_some_and(|major| major < 6) {
-        let message = format!("the server is Redis {}; 6 is needed", fact("redis_version").unwrap_or_default());
+    // A cluster has to tell on the node that has the line.
+    let needed = if in_cluster { 7 } else { 6 };
+    if major.is_some_and(|major| major < needed) {
+        let message = format!("the server is Redis {}; {needed} is needed", fact("redis_version").unwrap_or_default());
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     if fact("arch_bits").is_some_and(|bits| bits != "64") {

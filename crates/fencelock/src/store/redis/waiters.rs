@@ -112,6 +112,26 @@ impl Waiters {
         }
     }
 
+    /// Messages of this line may have been lost: its tickets are due.
+    pub(super) fn doubt_line(&self, name: &Name, now: Moment) {
+        let mut book = self.book();
+        let waits = |waiter: &&mut Waiter| waiter.found.is_none() && waiter.tick != Moment::FAR && waiter.name == *name;
+        let mut any = false;
+        for waiter in book.waiters.values_mut().filter(waits) {
+            waiter.tick = now;
+            any = true;
+        }
+        if any {
+            self.due_at(book, now);
+        }
+    }
+
+    /// The lines in which somebody waits.
+    pub(super) fn lines(&self) -> HashSet<Name> {
+        let book = self.book();
+        book.waiters.values().filter(|waiter| waiter.found.is_none()).map(|waiter| waiter.name.clone()).collect()
+    }
+
     /// What the server said of it, by whatever verb. Only of tickets that wait here.
     pub(super) fn told(&self, id: TicketId, standing: Standing, now: Moment) {
         match standing {
