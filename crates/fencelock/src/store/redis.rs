@@ -122,6 +122,20 @@ impl RedisStore {
         RedisStore { shared: Arc::new(shared), label: "redis".into() }
     }
 
+    /// What the server answered to [`renew_call`].
+    fn renewed(&self, batch: &[Renew], answer: Value) -> Result<Vec<Renewed>> {
+        let answers = standings(answer, batch.len())?;
+        let now = self.shared.clock.now();
+        let renewed = |(ticket, standing): (&Renew, Standing)| {
+            self.shared.waiters.told(ticket.place.id, standing, now);
+            match standing {
+                Standing::Inside { lease, .. } | Standing::Waiting { lease, .. } => Renewed::There { lease },
+                Standing::Gone => Renewed::Gone,
+            }
+        };
+        Ok(batch.iter().zip(answers).map(renewed).collect())
+    }
+
     /// The same store, with another label on its tokens.
     #[must_use]
     pub fn label(mut self, label: &str) -> RedisStore {
@@ -252,6 +266,20 @@ fn lease_micros(lease: Duration) -> String {
     lease.as_nanos().div_ceil(1000).to_string()
 }
 
+fn renew_call(batch: &[Renew]) -> Result<Call> {
+    let mut call = Call::new(&script::RENEW, batch.len(), batch.len() * 3);
+    for ticket in batch {
+        if ticket.at_least.is_some_and(|least| least >= 1 << 53) {
+            return Err(Error::new(ErrorKind::InvalidInput, "a token is below 2^53 on this store"));
+        }
+        call.line(&ticket.place.name);
+        call.arg(ticket.place.id.to_string());
+        call.arg(lease_micros(ticket.lease));
+        call.arg(ticket.at_least.unwrap_or(0).to_string());
+    }
+    Ok(call)
+}
+
 /// Tickets that a grant is expected of while their enter is under way; those that do not queue are forgotten at the end,
 /// also if the caller goes away.
 struct Expecting<'a> {
@@ -376,11 +404,13 @@ impl Store for RedisStore {
             let shared = &self.shared;
             loop {
                 let told = pin!(poll_fn(|cx| shared.waiters.poll(place.id, cx)));
-                match select(told, pin!(shared.clock.sleep_until(until))).await {
+                let late = match select(told, pin!(shared.clock.sleep_until(until))).await {
                     Either::Left((Some(found), _)) => return Ok(found),
-                    Either::Left((None, _)) => {}
-                    Either::Right(_) => return Ok(Waited::Waiting),
-                }
+                    Either::Left((None, _)) => false,
+                    Either::Right(_) if shared.connections.cluster().is_none() => return Ok(Waited::Waiting),
+                    // In a cluster its line may not be listened to yet: the server has the last word.
+                    Either::Right(_) => true,
+                };
                 shared.waiters.expect(place);
                 let heard = shared.hears(&place.name);
                 let answer = shared.stand(place).await;
@@ -397,6 +427,9 @@ impl Store for RedisStore {
                     Ok(waiting) => {
                         shared.waiters.told(place.id, waiting, now);
                         shared.must_hear(place, heard);
+                        if late {
+                            return Ok(Waited::Waiting);
+                        }
                     }
                     Err(error) => {
                         shared.waiters.forget(place.id);
@@ -416,26 +449,7 @@ impl Store for RedisStore {
             if let Some(parts) = self.shared.apart(batch, |renew| &renew.place.name) {
                 return cluster::route::renew_apart(self, &parts, batch.len()).await;
             }
-            let mut call = Call::new(&script::RENEW, batch.len(), batch.len() * 3);
-            for ticket in batch {
-                if ticket.at_least.is_some_and(|least| least >= 1 << 53) {
-                    return Err(Error::new(ErrorKind::InvalidInput, "a token is below 2^53 on this store"));
-                }
-                call.line(&ticket.place.name);
-                call.arg(ticket.place.id.to_string());
-                call.arg(lease_micros(ticket.lease));
-                call.arg(ticket.at_least.unwrap_or(0).to_string());
-            }
-            let answers = standings(self.shared.call(call).await?, batch.len())?;
-            let now = self.shared.clock.now();
-            let renewed = |(ticket, standing): (&Renew, Standing)| {
-                self.shared.waiters.told(ticket.place.id, standing, now);
-                match standing {
-                    Standing::Inside { lease, .. } | Standing::Waiting { lease, .. } => Renewed::There { lease },
-                    Standing::Gone => Renewed::Gone,
-                }
-            };
-            Ok(batch.iter().zip(answers).map(renewed).collect())
+            self.renewed(batch, self.shared.call(renew_call(batch)?).await?)
         })
     }
 

@@ -1,8 +1,10 @@
 //! The Redis store against real servers: what it costs, what it says, and what becomes of it when something breaks.
 
+mod cluster;
 mod contract;
 mod cost;
 mod faults;
+mod nodes;
 mod oracle;
 mod proxy;
 mod refusals;

@@ -74,7 +74,8 @@ impl Nodes {
     }
 
     pub(crate) fn slot(&self, name: &str) -> usize {
-        self.servers[0].command(&["CLUSTER", "KEYSLOT", &format!("{{{name}}}")])
+        let words = ["CLUSTER", "KEYSLOT", &format!("{{{name}}}")];
+        self.servers.iter().find_map(|one| one.try_command(&words).ok()).expect("a node answers")
     }
 
     /// Which of the nodes has the lock's slot, as the first one that answers says.

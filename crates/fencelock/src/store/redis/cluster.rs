@@ -9,6 +9,7 @@
 //! its keys), so the locks in it stand still for that time: nothing is granted twice, nothing is half done.
 
 use super::connection::{Connections, Dial};
+use super::fault;
 use super::open::{self, invalid, with_options};
 use crate::error::{Error, ErrorKind, Result};
 use channels::Channels;
@@ -260,7 +261,13 @@ async fn ask_for_owners(node: Arc<Node>) -> Result<Owners> {
     cmd.arg("SLOTS");
     let told = async {
         let live = node.connections.of_this_runtime().await?;
-        live.send(&cmd, &node.connections.address).await
+        live.try_send(&cmd).await.map_err(|error| match error.detail() {
+            Some(detail) if detail.contains("cluster support disabled") => {
+                let message = format!("the server is no node of a cluster: name it as {}", node.connections.address);
+                Error::new(ErrorKind::Unsupported, message)
+            }
+            _ => fault::asking(error, &node.connections.address),
+        })
     };
     let unanswered = |_| {
         let message = format!("{} does not tell who owns what", node.connections.address);

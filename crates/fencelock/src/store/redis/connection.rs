@@ -107,6 +107,15 @@ impl Live {
         answer?.pop().unwrap_or(Value::Nil).extract_error()
     }
 
+    /// One round trip for all of them; a refusal is among the answers.
+    pub(super) async fn send_all(&self, all: &redis::Pipeline, count: usize, address: &str) -> Result<Vec<Value>> {
+        let answers = self.connection.clone().send_packed_commands(all, 0, count).await;
+        if answers.as_ref().is_err_and(redis::RedisError::is_io_error) {
+            self.end();
+        }
+        answers.map_err(|error| fault::asking(error, address))
+    }
+
     /// It is not to be used any more.
     pub(super) fn end(&self) {
         self.end.end();

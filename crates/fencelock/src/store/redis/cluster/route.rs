@@ -2,12 +2,12 @@
 
 use super::slots::{address, slot};
 use super::{Cluster, Node};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::redis::connection::Live;
 use crate::store::redis::script::{Call, inbox};
-use crate::store::redis::{RedisStore, Shared, fault};
-use crate::store::{Place, Presence, Renew, Renewed, Store};
+use crate::store::redis::{RedisStore, Shared, fault, renew_call};
+use crate::store::{BoxFuture, Place, Presence, Renew, Renewed, Store};
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value};
@@ -107,11 +107,15 @@ impl Cluster {
                     asked = Some(to);
                 }
                 Next::Wait if shared.clock.now() < limit => {
-                    waits += 1;
+                    (waits, sent_on) = (waits + 1, 0);
                     let pause = Duration::from_millis(5 << u32::min(waits, 3));
                     shared.clock.sleep_until(shared.clock.now().after(pause)).await;
                 }
-                _ => return Err(fault::asking(error, &node.connections.address)),
+                Next::Again | Next::Ask(_) => {
+                    let message = "the nodes of the cluster do not agree who has the slot of this lock";
+                    return Err(Error::new(ErrorKind::Unavailable, message).caused_by(error));
+                }
+                Next::Wait | Next::Fail => return Err(fault::asking(error, &node.connections.address)),
             }
         }
     }
@@ -201,7 +205,10 @@ impl Shared {
     }
 }
 
-/// Each part is its own call, all of them sent together: one round trip. A part that fails, or is late, is answered with a
+/// What became of some parts of a renewal: which part, and the answer; `None` if it has to be asked for by itself.
+type Outcome = Vec<(usize, Option<Result<Vec<Renewed>>>)>;
+
+/// One request to each node, with a call for each part: one round trip. A part that fails, or is late, is answered with a
 /// lease of nothing, which moves no deadline: a node that is down must not cost the locks on all others. An error only if
 /// nothing at all was renewed.
 pub(in crate::store::redis) async fn renew_apart(
@@ -209,26 +216,83 @@ pub(in crate::store::redis) async fn renew_apart(
     parts: &[Part<Renew>],
     count: usize,
 ) -> Result<Vec<Renewed>> {
+    let Some(cluster) = store.shared.connections.cluster() else { return Ok(Vec::new()) };
     let lease = parts.iter().flat_map(|(_, part)| part).map(|renew| renew.lease).min().unwrap_or_default();
     // The caller waits for a third of the lease.
     let clock = &store.shared.clock;
     let mut late = pin!(clock.sleep_until(clock.now().after(lease / 4)));
-    let mut asked: FuturesUnordered<_> =
-        parts.iter().map(|(which, part)| async move { (which, store.renew(part).await) }).collect();
+    let mut asked: FuturesUnordered<BoxFuture<'_, Outcome>> = FuturesUnordered::new();
+    for request in by_node(cluster, parts)? {
+        asked.push(Box::pin(renew_on(store, cluster, request, parts)));
+    }
     let mut answers = vec![Renewed::There { lease: Duration::ZERO }; count];
     let (mut any, mut failed) = (false, None);
     loop {
-        match select(asked.next(), late.as_mut()).await {
-            Either::Left((Some((which, Ok(renewed))), _)) => {
-                any = true;
-                which.iter().zip(renewed).for_each(|(at, renewed)| answers[*at] = renewed);
-            }
-            Either::Left((Some((_, Err(error))), _)) => failed = Some(error),
+        let outcome = match select(asked.next(), late.as_mut()).await {
+            Either::Left((Some(outcome), _)) => outcome,
             Either::Left((None, _)) | Either::Right(_) => break,
+        };
+        for (which, answer) in outcome {
+            match answer {
+                Some(Ok(renewed)) => {
+                    any = true;
+                    parts[which].0.iter().zip(renewed).for_each(|(at, renewed)| answers[*at] = renewed);
+                }
+                Some(Err(error)) => failed = Some(error),
+                None => asked.push(Box::pin(async move { vec![(which, Some(store.renew(&parts[which].1).await))] })),
+            }
         }
     }
     let silent = || Error::unknown("no node of the cluster answered in time");
     if any { Ok(answers) } else { Err(failed.unwrap_or_else(silent)) }
+}
+
+/// What one node is asked: the calls, and which parts they are.
+struct Request {
+    node: Arc<Node>,
+    calls: redis::Pipeline,
+    which: Vec<usize>,
+}
+
+fn by_node(cluster: &Cluster, parts: &[Part<Renew>]) -> Result<Vec<Request>> {
+    let mut requests: Vec<Request> = Vec::new();
+    for (which, (_, part)) in parts.iter().enumerate() {
+        let call = renew_call(part)?.sharded();
+        // A slot without an owner: its part stays unanswered.
+        let Ok(owner) = cluster.owner(slot(call.key())) else {
+            cluster.stale.notify_one();
+            continue;
+        };
+        let at = requests.iter().position(|request| Arc::ptr_eq(&request.node, &owner)).unwrap_or_else(|| {
+            requests.push(Request { node: owner, calls: redis::pipe(), which: Vec::new() });
+            requests.len() - 1
+        });
+        requests[at].calls.add_command(call.by_hash());
+        requests[at].which.push(which);
+    }
+    Ok(requests)
+}
+
+/// One round trip.
+async fn renew_on(store: &RedisStore, cluster: &Cluster, request: Request, parts: &[Part<Renew>]) -> Outcome {
+    let Request { node, calls, which: there } = request;
+    let answers = async {
+        let live = node.connections.of_this_runtime().await?;
+        live.send_all(&calls, there.len(), &node.connections.address).await
+    };
+    let answers = match answers.await {
+        Ok(answers) => answers,
+        Err(error) => {
+            cluster.stale.notify_one();
+            return there.into_iter().map(|which| (which, Some(Err(error.again())))).collect();
+        }
+    };
+    // A part that was sent to the wrong node, or that needs its script in full, is sent again by itself.
+    let outcome = |(which, answer): (usize, Value)| match answer.extract_error() {
+        Ok(answer) => (which, Some(store.renewed(&parts[which].1, answer))),
+        Err(_) => (which, None),
+    };
+    there.into_iter().zip(answers).map(outcome).collect()
 }
 
 /// Each part is its own call, all of them sent together: one round trip.
