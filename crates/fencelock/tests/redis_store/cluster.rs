@@ -91,6 +91,8 @@ struct Seen {
     taken: AtomicBool,
     last: AtomicU64,
     grants: AtomicU64,
+    /// How long somebody has waited, in milliseconds.
+    longest: AtomicU64,
 }
 
 impl Seen {
@@ -117,7 +119,9 @@ async fn resharding_under_load_grants_nothing_twice_and_leaves_nobody_behind() {
         tasks.push(tokio::spawn(async move {
             let mutex = locks.mutex(&name);
             while !stop.load(Ordering::SeqCst) {
+                let asked = Instant::now();
                 let guard = within(SOON * 3, "a turn", mutex.lock()).await.unwrap();
+                seen[i / 2 % 2].longest.fetch_max(asked.elapsed().as_millis() as u64, Ordering::SeqCst);
                 seen[i / 2 % 2].hold(guard).await;
             }
         }));
@@ -143,7 +147,9 @@ async fn resharding_under_load_grants_nothing_twice_and_leaves_nobody_behind() {
     for task in tasks {
         task.await.unwrap();
     }
-    for name in &names {
+    for (name, seen) in names.iter().zip(&*seen) {
+        let (grants, longest) = (seen.grants.load(Ordering::SeqCst), seen.longest.load(Ordering::SeqCst));
+        println!("{rounds} moves of {name}: {grants} grants, nobody waited for longer than {longest} ms");
         assert_eq!(nodes.owner(name), rounds % 3);
         assert_eq!(clients[0].inspect(name).await.unwrap().inside.len(), 0);
     }
@@ -295,6 +301,7 @@ async fn a_node_that_is_down_costs_only_its_own_locks() {
     for name in names(&nodes, "a") {
         guards.push(locks.mutex(&name).lock().await.unwrap());
     }
+    let gone = nodes.name_on(2, "b");
     nodes.servers[2].kill();
     within(SOON, "the loss", guards[2].lost()).await;
     // Two leases on, the others are still there.
@@ -302,8 +309,65 @@ async fn a_node_that_is_down_costs_only_its_own_locks() {
     for guard in &guards[..2] {
         assert_ne!(guard.state(), State::Lost);
     }
-    let error = locks.mutex(&nodes.name_on(0, "b")).try_lock().await;
-    drop(error.expect("the others serve new locks too"));
+    let again = Locks::connect(&nodes.url()).await.expect("two of three masters are there");
+    for locks in [&locks, &again] {
+        let free = locks.mutex(&nodes.name_on(0, "b")).try_lock().await.expect("the others serve new locks too");
+        free.release().await.unwrap();
+    }
+    let error = again.mutex(&gone).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_master_that_comes_back_is_not_asked_any_more() {
+    let nodes = Nodes::with(3, 1);
+    let locks = Locks::connect(&nodes.url()).await.unwrap();
+    let (name, more) = (nodes.name_on(0, "a"), nodes.name_on(0, "b"));
+    let first = locks.mutex(&name).lock_with(Options::new().lease(Duration::from_secs(60))).await.unwrap();
+    assert_eq!(nodes.servers[0].command::<u64>(&["WAIT", "1", "5000"]), 1);
+    nodes.servers[0].signal("STOP");
+    let after = lock_again(&locks, &more).await;
+    nodes.servers[0].signal("CONT");
+    assert!(after.token() > first.token());
+    assert_eq!(first.state(), State::Safe);
+    // Written where it is read, and where everybody else looks.
+    let other = Locks::connect(&nodes.url()).await.unwrap();
+    for locks in [&locks, &other] {
+        assert_eq!(locks.inspect(&more).await.unwrap().inside.len(), 1);
+    }
+    assert_eq!(other.mutex(&name).try_lock().await.unwrap_err().kind(), ErrorKind::Held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_least_rights_are_enough() {
+    let nodes = Nodes::start();
+    for server in &nodes.servers {
+        let rights = "on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all \
+                      +evalsha +eval +time +get +hmget +hget +hgetall +hset +hdel +zadd +zrem +zrange +zrangebyscore +zcard \
+                      +zcount +exists +del +pexpireat +pttl +publish +spublish +subscribe +ssubscribe +sunsubscribe +set +scan \
+                      +info +hello +select +cluster|slots +cluster|info +asking";
+        let words: Vec<&str> = ["ACL", "SETUSER", "locks"].into_iter().chain(rights.split_whitespace()).collect();
+        let _: String = server.command(&words);
+    }
+    let url = nodes.url().replace("redis+cluster://", "redis+cluster://locks:secret@");
+    let (one, two) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    assert!(!format!("{one:?} {:?}", one.info()).contains("secret"));
+    let error = Locks::connect(&url.replace("secret", "wrong")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let name = nodes.name_on(0, "a");
+    let guard = one.mutex(&name).lock().await.unwrap();
+    let mutex = two.mutex(&name);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    soon("it waits", || listeners(&nodes.servers[0]).len() == 1).await;
+    nodes.move_slot(nodes.slot(&name), 0, 1);
+    guard.release().await.unwrap();
+    let next = within(SOON, "the hand-off", waiting).await.unwrap().unwrap();
+    let mut hints = one.store().watch(Scope::Name(place(&name).name)).await.unwrap();
+    assert!(one.break_ticket(&name, next.token()).await.unwrap());
+    within(SOON, "being told", next.lost()).await;
+    within(SOON, "a hint", hints.next()).await.unwrap();
+    assert_eq!(one.list("").await.unwrap().len(), 0);
+    one.mutex(&name).lock_with(Options::new().unfair()).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

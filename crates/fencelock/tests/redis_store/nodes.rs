@@ -81,17 +81,20 @@ impl Nodes {
     /// Which of the nodes has the lock's slot, as the first one that answers says.
     pub(crate) fn owner(&self, name: &str) -> usize {
         let slot = self.slot(name);
-        let all: String =
-            self.servers.iter().find_map(|one| one.try_command(&["CLUSTER", "NODES"]).ok()).expect("a node");
+        self.servers.iter().find_map(|one| self.owner_of(slot, one)).expect("a node answers, and somebody has the slot")
+    }
+
+    /// Which of the nodes has the slot, as this one says.
+    fn owner_of(&self, slot: usize, said_by: &Server) -> Option<usize> {
+        let all: String = said_by.try_command(&["CLUSTER", "NODES"]).ok()?;
         let owns = |line: &&str| {
             line.split(' ').skip(8).filter(|range| !range.starts_with('[')).any(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 (first.parse().unwrap()..=last.parse().unwrap()).contains(&slot)
             })
         };
-        let line = all.lines().find(owns).unwrap_or_else(|| panic!("nobody has slot {slot}: {all}"));
-        let port = |one: &Server| line.contains(&format!(":{}@", one.port()));
-        self.servers.iter().position(port).expect("one of ours")
+        let line = all.lines().find(owns)?;
+        self.servers.iter().position(|one| line.contains(&format!(":{}@", one.port())))
     }
 
     /// A name whose slot this node has.
@@ -137,6 +140,18 @@ impl Nodes {
         self.open_slot(slot, from, to);
         self.move_keys(slot, from, to);
         self.close_slot(slot, from, to);
+        // Before the next one: a node that has not heard of the last epoch would give its own the same number, and the nodes
+        // would fall out over the slot.
+        let limit = Instant::now() + LIMIT;
+        let epoch = |server: &Server| {
+            let info: String = server.command(&["CLUSTER", "INFO"]);
+            info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:").map(str::to_string))
+        };
+        let agrees = |one: &Server| self.owner_of(slot, one) == Some(to) && epoch(one) == epoch(&self.servers[0]);
+        while !self.servers.iter().all(agrees) {
+            assert!(Instant::now() < limit, "the nodes do not agree");
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// How many scripts all nodes have been asked to run.

@@ -19,6 +19,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use slots::{Address, Owners};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -50,6 +51,8 @@ pub(super) struct Cluster {
 pub(super) struct Node {
     address: Address,
     connections: Connections,
+    /// Which connection listens to it, or 0: guarded by the book of [`Channels`].
+    listening: AtomicU64,
     /// Channels to be unsubscribed.
     leaving: Mutex<Vec<String>>,
     /// Rung when there may be something to subscribe or unsubscribe.
@@ -152,7 +155,13 @@ impl Cluster {
         }
         let shown = format!("{}://{}:{}", self.scheme(), address.0, address.1);
         let connections = Connections::new(Dial::One(self.client(address)?), shown);
-        let node = Node { address: address.clone(), connections, leaving: Mutex::default(), bell: Notify::new() };
+        let node = Node {
+            address: address.clone(),
+            connections,
+            leaving: Mutex::default(),
+            listening: AtomicU64::new(0),
+            bell: Notify::new(),
+        };
         let node = Arc::new(node);
         nodes.insert(address.clone(), node.clone());
         Ok(node)
@@ -251,7 +260,17 @@ impl Cluster {
         if masters.is_empty() {
             return Err(Error::new(ErrorKind::Unavailable, "the cluster is down: none of its slots has a master"));
         }
-        join_all(masters.into_iter().map(check)).await.into_iter().collect()
+        let checked = join_all(masters.into_iter().map(check)).await;
+        // One that is down just now is not worse than one that goes down later, as long as there are others.
+        let some = checked.iter().any(Result::is_ok);
+        let mut bad = checked.into_iter().filter_map(Result::err);
+        bad.find(|error| !some || error.kind() != ErrorKind::Unavailable).map_or(Ok(()), Err)
+    }
+
+    /// Closes all connections.
+    pub(super) fn close(&self) {
+        let nodes = std::mem::take(&mut *self.nodes.lock().unwrap_or_else(PoisonError::into_inner));
+        nodes.values().for_each(|node| node.connections.close());
     }
 }
 

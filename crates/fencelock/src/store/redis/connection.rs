@@ -276,6 +276,9 @@ impl Connections {
 
     /// Closes them all.
     pub(super) fn close(&self) {
+        if let Some(cluster) = self.cluster() {
+            cluster.close();
+        }
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

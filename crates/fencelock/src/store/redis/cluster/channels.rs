@@ -1,17 +1,18 @@
 //! The channels that this client listens to in a cluster, and on which node each is subscribed: no I/O. A line's inbox is
-//! wanted from the first ticket that queues until a while after the last one; a line's changes for as long as somebody
-//! watches.
+//! wanted from the first ticket that queues until a while after the last one, a line's changes from the first watcher until a
+//! while after the last one.
 
 use super::Node;
 use super::slots::slot;
 use crate::clock::Moment;
 use crate::name::Name;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// An inbox in which nobody waits is kept for this long: a line that is contended would otherwise be subscribed to again and
+/// A channel that nobody needs is kept for this long: a line that is contended would otherwise be subscribed to again and
 /// again.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
@@ -27,6 +28,8 @@ struct Book {
     channels: HashMap<String, Channel>,
     /// How often a subscription was confirmed.
     confirmed: u64,
+    /// How many connections have listened.
+    listening: u64,
 }
 
 struct Channel {
@@ -73,13 +76,11 @@ impl Channels {
         channel.up.as_ref().map(|up| up.since)
     }
 
-    /// One watcher less. What nobody watches any more is dropped.
-    pub(crate) fn unwatch(&self, channel: &str) {
-        let mut book = self.book();
-        let Some(there) = book.channels.get_mut(channel) else { return };
-        there.watchers -= 1;
-        if there.watchers == 0 {
-            book.drop_channel(channel);
+    /// One watcher less.
+    pub(crate) fn unwatch(&self, channel: &str, now: Moment) {
+        if let Some(channel) = self.book().channels.get_mut(channel) {
+            channel.watchers = channel.watchers.saturating_sub(1);
+            channel.used = now;
         }
     }
 
@@ -97,9 +98,21 @@ impl Channels {
         book.channels.iter().filter(|(_, channel)| missing(channel)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The server has confirmed it. Whose line it is, and whether it is watched; `None` if nobody wants it any more.
-    pub(crate) fn confirmed(&self, channel: &str, node: &Arc<Node>) -> Option<(Name, bool)> {
+    /// From now on this is the connection on which the node is listened to.
+    pub(crate) fn listening(&self, node: &Arc<Node>) -> u64 {
         let mut book = self.book();
+        book.listening += 1;
+        node.listening.store(book.listening, Ordering::Relaxed);
+        book.listening
+    }
+
+    /// The node has confirmed it on this connection. Whose line it is, and whether it is watched; `None` if that connection
+    /// does not count any more, or nobody wants it any more.
+    pub(crate) fn confirmed(&self, channel: &str, node: &Arc<Node>, connection: u64) -> Option<(Name, bool)> {
+        let mut book = self.book();
+        if node.listening.load(Ordering::Relaxed) != connection {
+            return None;
+        }
         book.confirmed += 1;
         let since = book.confirmed;
         let told = book.channels.get_mut(channel).map(|channel| {
@@ -114,26 +127,37 @@ impl Channels {
         told
     }
 
+    /// The line whose changes this channel tells, if somebody watches it.
+    pub(crate) fn watched_line(&self, channel: &str) -> Option<Name> {
+        let book = self.book();
+        book.channels.get(channel).filter(|channel| channel.watchers > 0).map(|channel| channel.name.clone())
+    }
+
     /// Ready when another one was confirmed.
     pub(crate) fn confirmations(&self) -> watch::Receiver<u64> {
         self.subscribed.subscribe()
     }
 
-    /// The node says that it is not subscribed there any more. Says whether it should have been.
-    pub(crate) fn lost(&self, channel: &str, node: &Arc<Node>) -> bool {
+    /// The node says on this connection that it is not subscribed there any more. Says whether it should have been.
+    pub(crate) fn lost(&self, channel: &str, node: &Arc<Node>, connection: u64) -> bool {
         let mut book = self.book();
+        if node.listening.load(Ordering::Relaxed) != connection {
+            return false;
+        }
         let up = book.channels.get_mut(channel).map(|channel| &mut channel.up);
         up.is_some_and(|up| up.take_if(|up| Arc::ptr_eq(&up.node, node)).is_some())
     }
 
-    /// The connection to this node is lost, and everything that was subscribed on it.
+    /// The connection to this node is lost, and everything that was subscribed on it. Whatever it still says does not count.
     pub(crate) fn node_lost(&self, node: &Arc<Node>) {
-        for channel in self.book().channels.values_mut() {
+        let mut book = self.book();
+        node.listening.store(0, Ordering::Relaxed);
+        for channel in book.channels.values_mut() {
             channel.up.take_if(|up| Arc::ptr_eq(&up.node, node));
         }
     }
 
-    /// Drops the inboxes that nobody has used for a while, except for the lines in which somebody waits.
+    /// Drops what nobody has used for a while, except for the lines in which somebody waits.
     pub(crate) fn sweep(&self, waiting: &HashSet<Name>, now: Moment) {
         let mut book = self.book();
         let idle = |channel: &Channel| channel.watchers == 0 && now >= channel.used.after(LINGER);

@@ -90,7 +90,7 @@ async fn attend(shared: Weak<Shared>, node: Arc<Node>, known: bool) {
         if this.is_closed() || !cluster.masters().iter().any(|other| Arc::ptr_eq(other, &node)) {
             return;
         }
-        match this.listen_to(&node).await {
+        match this.listen_to(cluster, &node).await {
             Ok(live) => {
                 tries = 0;
                 if doubtful {
@@ -162,15 +162,20 @@ fn about(data: &[Value], channel: &str) -> bool {
 
 impl Shared {
     /// Opens a connection that listens, with this client's own inbox on it: whoever is put out is told on that, by all nodes.
-    async fn listen_to(self: &Arc<Self>, node: &Arc<Node>) -> Result<Live> {
+    async fn listen_to(self: &Arc<Self>, cluster: &Cluster, node: &Arc<Node>) -> Result<Live> {
         let (this, at) = (Arc::downgrade(self), Arc::downgrade(node));
+        let connection = cluster.channels.listening(node);
+        // What the node says is taken down in the order in which it says it: it may take back at once what it has just confirmed.
         let push = move |push: PushInfo| {
             let (Some(this), Some(node)) = (this.upgrade(), at.upgrade()) else { return };
             let mut data = push.data.into_iter();
             let (Some(Value::BulkString(channel)), said) = (data.next(), data.next()) else { return };
             match (push.kind, said) {
                 (PushKind::Message | PushKind::SMessage, Some(Value::BulkString(said))) => this.heard((channel, said)),
-                (PushKind::SUnsubscribe, _) => this.unsubscribed(&String::from_utf8_lossy(&channel), &node),
+                (kind @ (PushKind::SSubscribe | PushKind::SUnsubscribe), _) => {
+                    let up = kind == PushKind::SSubscribe;
+                    this.channel_is(up, &String::from_utf8_lossy(&channel), &node, connection);
+                }
                 _ => {}
             }
         };
@@ -180,28 +185,32 @@ impl Shared {
         Ok(live)
     }
 
-    /// A node says that this channel is no longer subscribed there. Called by the connection's own task.
-    fn unsubscribed(&self, channel: &str, node: &Arc<Node>) {
+    /// A node says that this channel is subscribed there, or no longer is. What may have been missed before is looked at. Called
+    /// by the connection's own task.
+    fn channel_is(&self, up: bool, channel: &str, node: &Arc<Node>, connection: u64) {
         let Some(cluster) = self.connections.cluster() else { return };
-        if cluster.channels.lost(channel, node) {
-            cluster.stale.notify_one();
+        if !up {
+            if cluster.channels.lost(channel, node, connection) {
+                cluster.stale.notify_one();
+            }
+            return;
+        }
+        match cluster.channels.confirmed(channel, node, connection) {
+            Some((name, true)) => self.hints.tell(&name),
+            Some((name, false)) => self.waiters.doubt_line(&name, self.clock.now()),
+            None => {}
         }
     }
 
-    /// One round trip. What may have been missed is looked at afterwards. Says whether it worked.
+    /// One round trip, two for a line that is watched. Says whether it worked.
     async fn subscribe(&self, cluster: &Cluster, node: &Arc<Node>, live: &Live, channel: &str) -> bool {
         let mut cmd = redis::cmd("SSUBSCRIBE");
         cmd.arg(channel);
         match live.try_send(&cmd).await {
             Ok(Value::Push { kind: PushKind::SSubscribe, data }) if about(&data, channel) => {
-                match cluster.channels.confirmed(channel, node) {
-                    Some((name, true)) => {
-                        self.hints.tell(&name);
-                        // If it fails, the next round of marks will do it; until then changes are not told.
-                        let _ = self.mark(cluster, &name).await;
-                    }
-                    Some((name, false)) => self.waiters.doubt_line(&name, self.clock.now()),
-                    None => {}
+                if let Some(name) = cluster.channels.watched_line(channel) {
+                    // If it fails, the next round of marks will do it; until then changes are not told.
+                    let _ = self.mark(cluster, &name).await;
                 }
                 true
             }
@@ -331,7 +340,7 @@ struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(cluster) = self.shared.connections.cluster() {
-            cluster.channels.unwatch(&self.channel);
+            cluster.channels.unwatch(&self.channel, self.shared.clock.now());
         }
     }
 }

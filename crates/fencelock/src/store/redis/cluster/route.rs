@@ -217,10 +217,12 @@ pub(in crate::store::redis) async fn renew_apart(
     count: usize,
 ) -> Result<Vec<Renewed>> {
     let Some(cluster) = store.shared.connections.cluster() else { return Ok(Vec::new()) };
-    let lease = parts.iter().flat_map(|(_, part)| part).map(|renew| renew.lease).min().unwrap_or_default();
-    // The caller waits for a third of the lease.
+    // The caller waits for a third of the shortest lease (a renewal near a ticket's end asks for less than its lease).
+    let leases = || parts.iter().flat_map(|(_, part)| part).map(|renew| renew.lease);
+    let (shortest, longest) = (leases().min().unwrap_or_default(), leases().max().unwrap_or_default());
+    let patience = (shortest / 4).max(Duration::from_millis(100).min(longest / 4));
     let clock = &store.shared.clock;
-    let mut late = pin!(clock.sleep_until(clock.now().after(lease / 4)));
+    let mut late = pin!(clock.sleep_until(clock.now().after(patience)));
     let mut asked: FuturesUnordered<BoxFuture<'_, Outcome>> = FuturesUnordered::new();
     for request in by_node(cluster, parts)? {
         asked.push(Box::pin(renew_on(store, cluster, request, parts)));
