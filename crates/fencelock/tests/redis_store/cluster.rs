@@ -8,7 +8,7 @@
 //! | a master dies, nobody takes over | its locks are lost at their deadlines, those of other masters are kept |
 
 use crate::nodes::Nodes;
-use crate::server::Server;
+use crate::server::{Server, free_port};
 use crate::support::{client, enter, inside, place, queued, soon, ticket, within};
 use fencelock::clock::Moment;
 use fencelock::store::{Presence, Renew, Renewed, Scope, Waited};
@@ -414,4 +414,32 @@ async fn a_cluster_that_is_down_is_told() {
     let error = enter(&store, &ticket(name)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
     assert!(error.to_string().contains("the cluster is down"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    crate::tls::certificates(dir.path());
+    let file = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    // The nodes' own port is this one and 10,000.
+    let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).unwrap().to_string();
+    let cluster = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--tls-cluster", "yes"];
+    let files = [file("ca.crt"), file("server.crt"), file("server.key")];
+    let [ca, cert, key] = &files;
+    let tls = ["--tls-port", &port, "--tls-ca-cert-file", ca, "--tls-cert-file", cert, "--tls-key-file", key];
+    let node = Server::with(&[cluster.as_slice(), &tls].concat());
+    let _: redis::Value = node.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    soon("it is up", || node.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")).await;
+    let url = format!("rediss+cluster://localhost:{port}");
+    let good = format!("{url}?ca={ca}&cert={}&key={}", file("client.crt"), file("client.key"));
+    let (one, two) = (Locks::connect(&good).await.unwrap(), Locks::connect(&good).await.unwrap());
+    assert_eq!(one.info().address, url);
+    let guard = one.mutex("a").lock().await.unwrap();
+    let mutex = two.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    soon("it waits", || listeners(&node).len() == 1).await;
+    guard.release().await.unwrap();
+    within(SOON, "the hand-off", waiting).await.unwrap().unwrap().release().await.unwrap();
+    let error = Locks::connect(&format!("{url}?ca={}", file("other.crt"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

@@ -193,6 +193,7 @@ impl Cluster {
             *owner = Some(master as u16);
         }
         drop(map);
+        to.bell.notify_one();
         self.stale.notify_one();
     }
 

@@ -192,6 +192,8 @@ impl Shared {
         if !up {
             if cluster.channels.lost(channel, node, connection) {
                 cluster.stale.notify_one();
+                // Whoever subscribes to it again is told where it is by now, maybe before the map tells.
+                node.bell.notify_one();
             }
             return;
         }
