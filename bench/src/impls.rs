@@ -32,6 +32,8 @@ impl Client {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
             "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
             "redis" => redis_url(addr),
+            "redis-cluster" if !addr.contains("://") => format!("redis+cluster://{addr}"),
+            "redis-cluster" => addr.to_string(),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),

@@ -219,6 +219,14 @@ redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the Redis master that the sentinels name
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
     options: namespace, label, evictable, db, sentinel_user, sentinel_password
+redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
+    for everybody who reaches a Redis Cluster
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable
+rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
+    for the same over TLS
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable, ca, cert, key
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();
