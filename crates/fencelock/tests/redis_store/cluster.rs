@@ -238,6 +238,30 @@ async fn a_waiter_whose_slot_moves_is_woken() {
     }
 }
 
+/// The script publishes when nobody listens yet: the look after the subscription finds the grant, long before the slow tick.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_comes_before_the_subscription_is_found() {
+    let nodes = Nodes::start();
+    let may_listen = |may: &str| {
+        for server in &nodes.servers {
+            let words = ["ACL", "SETUSER", "locks", "on", ">secret", "allkeys", "allchannels", "+@all", may];
+            let _: String = server.command(&words);
+        }
+    };
+    may_listen("-ssubscribe");
+    let url = nodes.url().replace("redis+cluster://", "redis+cluster://locks:secret@");
+    let (_locks, store) = client(&url).await;
+    let (holder, next) = (ticket("a"), ticket("a"));
+    inside(&enter(&store, &holder).await.unwrap());
+    let token = queued(&enter(&store, &next).await.unwrap());
+    let server = &nodes.servers[nodes.owner("a")];
+    soon("it tries to listen", || !server.command::<Vec<redis::Value>>(&["ACL", "LOG"]).is_empty()).await;
+    store.leave(std::slice::from_ref(&holder.place)).await.unwrap();
+    may_listen("+ssubscribe");
+    let told = within(SOON, "the grant", store.wait(&next.place, Moment::FAR)).await.unwrap();
+    assert_eq!(told, Waited::Admitted { token });
+}
+
 async fn lock_again(locks: &Locks, name: &str) -> MutexGuard {
     let limit = Instant::now() + Duration::from_secs(30);
     loop {

@@ -120,6 +120,7 @@ async fn attend(shared: Weak<Shared>, node: Arc<Node>, known: bool) {
 
 /// Subscribes and unsubscribes what has to be, until the connection is lost or the node is no master any more.
 async fn serve(shared: &Weak<Shared>, node: &Arc<Node>, live: &Live) {
+    let mut tries = 0;
     loop {
         let Some(this) = shared.upgrade() else { return };
         let Some(cluster) = this.connections.cluster() else { return };
@@ -133,12 +134,14 @@ async fn serve(shared: &Weak<Shared>, node: &Arc<Node>, live: &Live) {
         if !missing.is_empty() {
             let subscribed = join_all(missing.iter().map(|channel| this.subscribe(cluster, node, live, channel))).await;
             if subscribed.iter().all(|subscribed| *subscribed) {
+                tries = 0;
                 continue;
             }
-            // Whatever the reason: not at once again, and not before the map was looked at.
+            // Whatever the reason: not at once again, and the map may be wrong.
+            tries += 1;
             cluster.stale.notify_one();
-            let pause = pin!(this.clock.sleep_until(this.clock.now().after(PAUSE / 2)));
-            select(pause, pin!(live.ended())).await;
+            let pause = pin!(this.clock.sleep_until(this.clock.now().after(backoff(tries))));
+            select(select(pause, pin!(live.ended())), pin!(this.closing())).await;
             continue;
         }
         select(select(pin!(node.bell.notified()), pin!(live.ended())), pin!(this.closing())).await;
