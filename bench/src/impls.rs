@@ -34,6 +34,11 @@ impl Client {
             "redis" => redis_url(addr),
             "redis-cluster" if !addr.contains("://") => format!("redis+cluster://{addr}"),
             "redis-cluster" => addr.to_string(),
+            "quorum" if addr.starts_with("quorum:") => addr.to_string(),
+            "quorum" => {
+                let nodes: Vec<String> = addr.split(['|', ',']).map(redis_url).collect();
+                format!("quorum:{}?young=allow", nodes.join("|"))
+            }
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),

@@ -39,6 +39,27 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["redis-server", "redis-tools", "redis-sentinel"],
         required: true,
     },
+    Tool {
+        name: "PostgreSQL",
+        used_by: "the PostgreSQL store",
+        found_at: &["/usr/lib/postgresql/*/bin/postgres", "postgres"],
+        packages: &["postgresql"],
+        required: true,
+    },
+    Tool {
+        name: "MariaDB",
+        used_by: "the MySQL store",
+        found_at: &["mariadbd"],
+        packages: &["mariadb-server"],
+        required: true,
+    },
+    Tool {
+        name: "PgBouncer",
+        used_by: "the PostgreSQL store behind a pooler",
+        found_at: &["pgbouncer"],
+        packages: &["pgbouncer"],
+        required: true,
+    },
 ];
 
 /// What became of a tool.

@@ -272,6 +272,16 @@ impl Client {
         self.store.inspect(name).await.expect("inspect")
     }
 
+    /// What others see of a number: a store that can put a ticket out by its number tells it.
+    pub fn shown(&self, token: u64) -> Option<u64> {
+        self.store.capability().expel.then_some(token)
+    }
+
+    /// The same as [`numbers`](Self::numbers) gives it.
+    pub fn told(&self, token: u64) -> u64 {
+        self.shown(token).unwrap_or(0)
+    }
+
     /// The numbers of who is inside and who waits; 0 where the store does not know it before the grant.
     pub async fn numbers(&self, name: &Name) -> (Vec<u64>, Vec<u64>) {
         let line = self.inspect(name).await;

@@ -92,6 +92,30 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "redis"),
         options: &["evictable", "ca", "cert", "key"],
     },
+    Scheme {
+        scheme: "quorum",
+        form: "quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]",
+        about: "a majority of independent Redis masters (Redlock)",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["node_timeout", "longest_lease", "young", "evictable", "ca", "cert", "key"],
+    },
+    Scheme {
+        scheme: "postgres",
+        form: "postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
+        about: "everybody who reaches a PostgreSQL database",
+        feature: "postgres",
+        built_in: cfg!(feature = "postgres"),
+        options: &["mode", "migrate", "listen", "schema", "sslmode", "sslrootcert"],
+    },
+    Scheme {
+        scheme: "mysql",
+        form: "mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE",
+        about: "everybody who reaches a MySQL or MariaDB database",
+        feature: "mysql",
+        built_in: cfg!(feature = "mysql"),
+        options: &["mode", "migrate", "tls", "ca"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -170,10 +194,36 @@ impl Target {
                     None => store,
                 }))
             }
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let url = format!("postgres:{}", self.rest);
+                let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let url = format!("mysql:{}", self.rest);
+                let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
             #[cfg(feature = "redis")]
             scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" | "rediss+cluster") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "redis")]
+            "quorum" => {
+                let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

@@ -7,10 +7,13 @@
 pub mod blocking;
 pub mod clock;
 pub mod connect;
+pub mod duration;
 pub mod error;
 pub mod fence;
 pub mod line;
 pub mod name;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod sql;
 pub mod store;
 
 mod acquire;

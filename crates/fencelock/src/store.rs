@@ -29,8 +29,16 @@ use std::time::Duration;
 pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -317,7 +325,7 @@ pub enum Upgraded {
 /// A ticket as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its number, where the store knows it before the grant.
+    /// Its number, where the store knows it; of who is inside always, where the store can [put it out](Store::expel).
     pub token: Option<u64>,
     /// How it is, or wants to be, inside.
     pub mode: Mode,

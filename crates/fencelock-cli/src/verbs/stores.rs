@@ -46,6 +46,21 @@ fn promises(scheme: &str) -> &'static [&'static str] {
         "redis+sentinel" | "redis+cluster" | "rediss+cluster" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
+        "quorum" => &[
+            "not fair",
+            "goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart",
+            "no permits, no upgrade, nobody can be put out",
+        ],
+        "postgres" => &[
+            "fair",
+            "tokens grow for ever, while the database keeps what it has committed",
+            "waiters are woken at once, or ask again and again behind a pooler",
+        ],
+        "mysql" => &[
+            "fair",
+            "tokens grow for ever, while the database keeps what it has committed",
+            "waiters ask again and again, all of a process at once",
+        ],
         _ => &[],
     }
 }

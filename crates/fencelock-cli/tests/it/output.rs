@@ -227,6 +227,18 @@ rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
     for the same over TLS
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
     options: namespace, label, evictable, ca, cert, key
+quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]
+    for a majority of independent Redis masters (Redlock)
+    not fair; goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart; no permits, no upgrade, nobody can be put out
+    options: namespace, label, node_timeout, longest_lease, young, evictable, ca, cert, key
+postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE
+    for everybody who reaches a PostgreSQL database
+    fair; tokens grow for ever, while the database keeps what it has committed; waiters are woken at once, or ask again and again behind a pooler
+    options: namespace, label, mode, migrate, listen, schema, sslmode, sslrootcert
+mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE
+    for everybody who reaches a MySQL or MariaDB database
+    fair; tokens grow for ever, while the database keeps what it has committed; waiters ask again and again, all of a process at once
+    options: namespace, label, mode, migrate, tls, ca
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

@@ -146,7 +146,7 @@ async fn one_at_a_time(ctx: &Ctx, player: Player) {
             && let Some(holder) = error.holder()
         {
             assert_eq!(holder.reason.as_deref(), Some("deploy 88"));
-            assert_eq!((holder.token, holder.pid), (Some(guard.number()), std::process::id()));
+            assert_eq!((holder.token, holder.pid), (client.shown(guard.number()), std::process::id()));
         }
     }
     assert_eq!(guard.release().await.expect("release"), Released::Held);

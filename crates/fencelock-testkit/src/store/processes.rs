@@ -119,7 +119,7 @@ async fn another_process_sees_our_ticket(ctx: Arc<Ctx>) {
     let token = client.admitted(&ticket).await;
     let mut worker = Worker::start(&ctx, "look", &ctx.text("a"), ctx.long(), folder.path());
     let seen = worker.line("what it sees").await;
-    assert_eq!(seen, format!("inside {token}"), "the store says that other processes share it");
+    assert_eq!(seen, format!("inside {}", client.told(token)), "the store says that other processes share it");
     assert!(worker.ends().await);
     client.leave(&ticket).await;
 }

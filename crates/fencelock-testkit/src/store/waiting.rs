@@ -45,7 +45,7 @@ async fn a_wait_that_starts_after_the_grant(ctx: Arc<Ctx>) {
     client.leave(&holder).await;
     client.comes_in(&waiter).await;
     let token = client.comes_in(&waiter).await;
-    assert_eq!(client.numbers(&name).await.0, [token]);
+    assert_eq!(client.numbers(&name).await.0, [client.told(token)]);
     client.leave(&waiter).await;
 }
 

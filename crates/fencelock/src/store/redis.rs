@@ -111,10 +111,26 @@ impl RedisStore {
             Some(cluster) => cluster.check(server.evictable).await?,
             None => {
                 let live = connections.of_this_runtime().await?;
-                open::check(&live, &connections.address, server.evictable, false).await?;
+                open::check(&live, &connections.address, server.evictable, Duration::ZERO).await?;
             }
         }
         Ok(RedisStore::with(connections))
+    }
+
+    /// A node of a quorum. Nothing is sent yet; every connection is checked as it is opened, and refused while the server has
+    /// been up for less than `grown`.
+    pub(crate) fn node(url: &str, options: &BTreeMap<String, String>, grown: Duration) -> Result<RedisStore> {
+        let server = open::Server::parse(url, options)?;
+        let mut connections = Connections::new(server.dial, server.address);
+        connections.check_each = Some((server.evictable, grown));
+        Ok(RedisStore::with(connections))
+    }
+
+    /// What tells this server from all others, from its start to its end: one round trip.
+    pub(crate) async fn run_id(&self) -> Result<String> {
+        let connections = &self.shared.connections;
+        let info = open::info(&connections.of_this_runtime().await?, &connections.address).await?;
+        info.fact("run_id").map(String::from).ok_or_else(unreadable)
     }
 
     fn with(connections: Connections) -> RedisStore {

@@ -7,6 +7,7 @@ mod faults;
 mod nodes;
 mod oracle;
 mod proxy;
+mod quorum;
 mod refusals;
 mod sentinel;
 mod server;

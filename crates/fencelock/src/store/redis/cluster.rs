@@ -255,7 +255,7 @@ impl Cluster {
                     "the cluster is down: not all of its slots have a master",
                 ));
             }
-            open::check(&live, &node.connections.address, evictable, true).await
+            open::check_node(&live, &node.connections.address, evictable).await
         };
         let masters = self.masters();
         if masters.is_empty() {

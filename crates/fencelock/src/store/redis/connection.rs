@@ -3,6 +3,7 @@
 
 use super::cluster::Cluster;
 use super::fault;
+use super::open;
 use super::script::Call;
 use super::sentinel::{self, Sentinels};
 use crate::error::{Error, ErrorKind, Result};
@@ -143,6 +144,8 @@ pub(super) type Message = (Vec<u8>, Vec<u8>);
 pub(super) struct Connections {
     dial: Dial,
     pub(super) address: String,
+    /// Whether every new connection is checked, and how: may the server evict, and how long must it have been up?
+    pub(super) check_each: Option<(bool, Duration)>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
     /// Every connection that may still be open, the library thread's included.
     open: Mutex<Vec<Weak<End>>>,
@@ -176,7 +179,7 @@ impl Slot {
 
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
-        Connections { dial, address, slots: Mutex::default(), open: Mutex::default() }
+        Connections { dial, address, check_each: None, slots: Mutex::default(), open: Mutex::default() }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -270,6 +273,9 @@ impl Connections {
         let live = Live { connection, end };
         if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
+        }
+        if let Some((evictable, grown)) = self.check_each {
+            open::check(&live, &self.address, evictable, grown).await?;
         }
         Ok(live)
     }

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::connection::{Dial, Live};
 use super::sentinel::Sentinels;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, spoken};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use std::collections::BTreeMap;
@@ -121,11 +121,39 @@ pub(super) fn certificates(options: &BTreeMap<String, String>) -> Result<Option<
     Ok(Some(redis::TlsCertificates { client_tls, root_cert: ca }))
 }
 
-/// Asks the server whether it can keep locks: one round trip. `in_cluster` if it is to be a node of one.
-pub(super) async fn check(live: &Live, address: &str, evictable: bool, in_cluster: bool) -> Result<()> {
+/// What the server tells of itself.
+pub(super) struct Facts(String);
+
+impl Facts {
+    pub(super) fn fact(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+/// One round trip.
+pub(super) async fn info(live: &Live, address: &str) -> Result<Facts> {
     let info = live.send(&redis::cmd("INFO"), address).await?;
-    let info: String = redis::from_redis_value(info).map_err(|_| super::unreadable())?;
-    let fact = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    redis::from_redis_value(info).map(Facts).map_err(|_| super::unreadable())
+}
+
+/// Asks the server whether it can keep locks, and has been up for long enough: one round trip.
+pub(super) async fn check(live: &Live, address: &str, evictable: bool, grown: Duration) -> Result<()> {
+    let facts = info(live, address).await?;
+    if facts.fact("cluster_enabled") == Some("1") {
+        let cure = address.replace("://", "+cluster://");
+        let message = format!("the server is a node of a Redis Cluster: name it as {cure}");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    suits(&facts, 6, evictable, grown)
+}
+
+/// The same of a node of a cluster, which has to know how to tell on the node that has the line.
+pub(super) async fn check_node(live: &Live, address: &str, evictable: bool) -> Result<()> {
+    suits(&info(live, address).await?, 7, evictable, Duration::ZERO)
+}
+
+fn suits(facts: &Facts, needed: u32, evictable: bool, grown: Duration) -> Result<()> {
+    let fact = |name: &str| facts.fact(name);
     if fact("loading") == Some("1") {
         return Err(Error::new(ErrorKind::Unavailable, "the server is still loading its data"));
     }
@@ -133,20 +161,25 @@ pub(super) async fn check(live: &Live, address: &str, evictable: bool, in_cluste
         let message = "the server is a read-only replica: name its master, or the sentinels";
         return Err(Error::new(ErrorKind::Denied, message));
     }
-    if !in_cluster && fact("cluster_enabled") == Some("1") {
-        let cluster = address.replace("://", "+cluster://");
-        let message = format!("the server is a node of a Redis Cluster: name it as {}", cluster.trim_end_matches("/0"));
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
     let major = fact("redis_version").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    // A cluster has to tell on the node that has the line.
-    let needed = if in_cluster { 7 } else { 6 };
     if major.is_some_and(|major| major < needed) {
         let message = format!("the server is Redis {}; {needed} is needed", fact("redis_version").unwrap_or_default());
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     if fact("arch_bits").is_some_and(|bits| bits != "64") {
         return Err(Error::new(ErrorKind::Unsupported, "the server is a 32-bit build, whose numbers are too short"));
+    }
+    // Whole seconds, rounded down: never taken for older than it is.
+    let up =
+        fact("uptime_in_seconds").and_then(|seconds| seconds.parse().ok()).map_or(Duration::ZERO, Duration::from_secs);
+    if up < grown {
+        let message = format!(
+            "the server has been up for {} only and may have forgotten locks that are still held: it votes after {} (or at \
+             once with ?young=allow, for servers that have never held any)",
+            spoken(up),
+            spoken(grown)
+        );
+        return Err(Error::new(ErrorKind::Unavailable, message));
     }
     match fact("maxmemory_policy") {
         Some("noeviction") => Ok(()),
