@@ -304,12 +304,13 @@ impl Drop for Watch {
     }
 }
 
-struct Watching {
-    hints: BoxStream<'static, Hint>,
-    _watch: Watch,
+/// What is told to one watcher, for as long as its share in the watch is there.
+pub(super) struct Watching<W> {
+    pub(super) hints: BoxStream<'static, Hint>,
+    pub(super) _watch: W,
 }
 
-impl futures_core::Stream for Watching {
+impl<W: Unpin> futures_core::Stream for Watching<W> {
     type Item = Hint;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {

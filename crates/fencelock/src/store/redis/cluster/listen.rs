@@ -23,7 +23,6 @@ use redis::{PushInfo, PushKind, ServerErrorKind, Value};
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The map is looked at this often although nothing went wrong: a paused master says nothing.
@@ -111,7 +110,7 @@ async fn attend(shared: Weak<Shared>, node: Arc<Node>, known: bool) {
                 tries += 1;
                 cluster.stale.notify_one();
                 let pause = pin!(this.clock.sleep_until(this.clock.now().after(backoff(tries))));
-                select(select(pause, pin!(node.bell.notified())), pin!(this.closing())).await;
+                select(pause, pin!(this.closing())).await;
             }
         }
         doubtful = true;
@@ -268,7 +267,7 @@ impl Shared {
             }
         }
         self.mark(cluster, &name).await?;
-        Ok(Box::pin(Watching { hints, _watch: watch }))
+        Ok(Box::pin(inbox::Watching { hints, _watch: watch }))
     }
 
     fn poll_everywhere(self: &Arc<Self>, scope: Scope) -> BoxStream<'static, Hint> {
@@ -347,18 +346,5 @@ impl Drop for Watch {
         if let Some(cluster) = self.shared.connections.cluster() {
             cluster.channels.unwatch(&self.channel, self.shared.clock.now());
         }
-    }
-}
-
-struct Watching {
-    hints: BoxStream<'static, Hint>,
-    _watch: Watch,
-}
-
-impl futures_core::Stream for Watching {
-    type Item = Hint;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
-        self.hints.as_mut().poll_next(cx)
     }
 }
