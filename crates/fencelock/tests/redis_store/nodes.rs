@@ -135,21 +135,34 @@ impl Nodes {
         }
     }
 
-    /// Moves a slot with everything in it.
+    /// Moves a slot with everything in it, and waits until all nodes have heard of it: one that has not would bring up old
+    /// claims, and the nodes would fall out over the slot.
     pub(crate) fn move_slot(&self, slot: usize, from: usize, to: usize) {
+        self.agree(slot, from);
         self.open_slot(slot, from, to);
         self.move_keys(slot, from, to);
         self.close_slot(slot, from, to);
-        // Before the next one: a node that has not heard of the last epoch would give its own the same number, and the nodes
-        // would fall out over the slot.
+        self.agree(slot, to);
+    }
+
+    /// Waits until all nodes say that the slot is this one's, with the same epochs, twice in a row.
+    fn agree(&self, slot: usize, owner: usize) {
         let limit = Instant::now() + LIMIT;
-        let epoch = |server: &Server| {
-            let info: String = server.command(&["CLUSTER", "INFO"]);
-            info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:").map(str::to_string))
+        let epochs = |server: &Server| {
+            let all: String = server.command(&["CLUSTER", "NODES"]);
+            let mut epochs: Vec<[String; 2]> = all
+                .lines()
+                .map(|line| line.split(' ').collect::<Vec<_>>())
+                .map(|words| [words[0].to_string(), words[6].to_string()])
+                .collect();
+            epochs.sort();
+            epochs
         };
-        let agrees = |one: &Server| self.owner_of(slot, one) == Some(to) && epoch(one) == epoch(&self.servers[0]);
-        while !self.servers.iter().all(agrees) {
-            assert!(Instant::now() < limit, "the nodes do not agree");
+        let agrees = |one: &Server| self.owner_of(slot, one) == Some(owner) && epochs(one) == epochs(&self.servers[0]);
+        let mut times = 0;
+        while times < 2 {
+            times = if self.servers.iter().all(agrees) { times + 1 } else { 0 };
+            assert!(Instant::now() < limit, "the nodes do not agree that {owner} has {slot}");
             std::thread::sleep(PAUSE);
         }
     }
