@@ -1,6 +1,7 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
 use crate::Failure;
+use crate::floors::{self, Floor};
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
@@ -13,6 +14,8 @@ pub(crate) enum Client {
     Ours { locks: Locks, unfair: bool },
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
+    FloorZookeeper(zookeeper_client::Client),
+    FloorSql(Floor),
 }
 
 /// One held lock.
@@ -20,6 +23,8 @@ pub(crate) enum Held {
     Ours(MutexGuard),
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
+    FloorZookeeper { client: zookeeper_client::Client, path: String },
+    FloorSql { floor: Floor, name: String },
 }
 
 impl Client {
@@ -31,6 +36,20 @@ impl Client {
         let url = match kind {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
             "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
+            "floor-zookeeper" => return Ok(Client::FloorZookeeper(floor_zookeeper(addr).await?)),
+            "zookeeper" if addr.contains("://") => addr.to_string(),
+            "zookeeper" => format!("zookeeper://{addr}"),
+            "floor-postgres" | "floor-postgres-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::postgres(&floors::url("postgres", addr), session).await?));
+            }
+            "floor-mysql" | "floor-mysql-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::mysql(&floors::url("mysql", addr), session).await?));
+            }
+            "postgres" | "mysql" => floors::url(kind, addr),
+            "postgres-session" => floors::session_url("postgres", addr),
+            "mysql-session" => floors::session_url("mysql", addr),
             "redis" => redis_url(addr),
             "redis-cluster" if !addr.contains("://") => format!("redis+cluster://{addr}"),
             "redis-cluster" => addr.to_string(),
@@ -66,6 +85,22 @@ impl Client {
                 }
                 Ok(Held::FloorRedis { connection, name: name.to_string(), secret })
             }
+            Client::FloorZookeeper(client) => {
+                let path = format!("/{name}");
+                loop {
+                    match client.create(&path, b"", &EPHEMERAL).await {
+                        Ok(_) => return Ok(Held::FloorZookeeper { client: client.clone(), path }),
+                        Err(zookeeper_client::Error::NodeExists) => {
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+            Client::FloorSql(floor) => {
+                floor.lock(name).await?;
+                Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
+            }
         }
     }
 
@@ -88,6 +123,8 @@ impl Held {
             Held::FloorRedis { mut connection, name, secret } => {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
+            Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
+            Held::FloorSql { floor, name } => floor.release(&name).await?,
         }
         Ok(())
     }
@@ -97,6 +134,16 @@ impl Held {
 static DELETE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0")
 });
+
+/// The barest correct call: a node that goes with its session.
+const EPHEMERAL: zookeeper_client::CreateOptions<'static> =
+    zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
+
+async fn floor_zookeeper(addr: &str) -> Result<zookeeper_client::Client, Failure> {
+    let cluster = addr.strip_prefix("zookeeper://").unwrap_or(addr);
+    let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(30));
+    Ok(connector.connect(cluster).await?)
+}
 
 fn redis_url(addr: &str) -> String {
     if addr.contains("://") { addr.to_string() } else { format!("redis://{addr}") }

@@ -40,6 +40,13 @@ pub(crate) const TOOLS: &[Tool] = &[
         required: true,
     },
     Tool {
+        name: "nginx",
+        used_by: "the leaky bucket, which is compared with it",
+        found_at: &["nginx"],
+        packages: &["nginx-light"],
+        required: true,
+    },
+    Tool {
         name: "PostgreSQL",
         used_by: "the PostgreSQL store",
         found_at: &["/usr/lib/postgresql/*/bin/postgres", "postgres"],
@@ -59,6 +66,27 @@ pub(crate) const TOOLS: &[Tool] = &[
         found_at: &["pgbouncer"],
         packages: &["pgbouncer"],
         required: true,
+    },
+    Tool {
+        name: "ZooKeeper",
+        used_by: "the ZooKeeper store, on one server and on an ensemble of three",
+        found_at: &["/usr/share/java/zookeeper.jar"],
+        packages: &["zookeeper"],
+        required: true,
+    },
+    Tool {
+        name: "Java",
+        used_by: "ZooKeeper",
+        found_at: &["java"],
+        packages: &["default-jre-headless"],
+        required: true,
+    },
+    Tool {
+        name: "Maven",
+        used_by: "the ZooKeeper store beside Apache Curator",
+        found_at: &["mvn"],
+        packages: &["maven", "default-jdk-headless"],
+        required: false,
     },
 ];
 

@@ -2,11 +2,12 @@
 
 use crate::provider::{Open, Provider};
 use crate::wrap::faulty::Faulty;
+use fencelock::beside::{Beside, Registers};
 use fencelock::clock::{Clock, Moment};
 use fencelock::line::WHOLE;
 use fencelock::name::Name;
 use fencelock::store::{
-    Enter, Entered, Kind, Line, Note, OwnerId, Place, Presence, Renew, Renewed, Store, TicketId, Waited,
+    Enter, Entered, Kind, Lifetime, Line, Note, OwnerId, Place, Presence, Renew, Renewed, Store, TicketId, Waited,
 };
 use fencelock::{Locks, VirtualClock};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +48,26 @@ impl Ctx {
     /// Another client's store, not yet in use.
     pub async fn open(&self) -> Arc<dyn Store> {
         (self.provider.open)().await
+    }
+
+    /// Another client with what its store keeps beside locks.
+    ///
+    /// # Panics
+    /// For a provider without: such tests are not chosen.
+    pub async fn beside(&self) -> Locks {
+        Locks::with_store_and(self.open().await, self.open_beside().await)
+    }
+
+    /// The registers of another client.
+    ///
+    /// # Panics
+    /// For a provider without: such tests are not chosen.
+    pub async fn registers(&self) -> Arc<dyn Registers> {
+        self.open_beside().await.registers().expect("chosen only with registers")
+    }
+
+    async fn open_beside(&self) -> Beside {
+        (self.provider.beside.as_ref().expect("chosen only with something beside locks"))().await
     }
 
     /// Another client, seen through a store whose calls can be made to go wrong.
@@ -272,9 +293,11 @@ impl Client {
         self.store.inspect(name).await.expect("inspect")
     }
 
-    /// What others see of a number: a store that can put a ticket out by its number tells it.
+    /// What others see of a number: a store that can put a ticket out by its number tells it. So does one whose tickets live
+    /// with a connection, which is not put out for one of them.
     pub fn shown(&self, token: u64) -> Option<u64> {
-        self.store.capability().expel.then_some(token)
+        let capability = self.store.capability();
+        (capability.expel || capability.lifetime == Lifetime::Connection).then_some(token)
     }
 
     /// The same as [`numbers`](Self::numbers) gives it.

@@ -107,17 +107,16 @@ pub async fn lock_in(transaction: &mut impl InTransaction, name: &str, wait: Wai
 /// nothing. One round trip on PostgreSQL, two on MySQL.
 ///
 /// # Errors
-/// `Lost`, with [`Overtaken`] as its source, if a later holder has been here: roll back. Everything that the database can refuse.
+/// `Overtaken` if a later holder has been here: roll back. `InvalidInput` for a token that no store can have given. Everything
+/// that the database can refuse.
 ///
 /// # Cancel safety
 /// A dropped call may still raise the mark; roll the transaction back.
 pub async fn fence_in(transaction: &mut impl InTransaction, token: &Token) -> Result<()> {
+    crate::fence::checked(token)?;
     match transaction.fence(token).await? {
         None => Ok(()),
-        Some(by) => {
-            let overtaken = Overtaken { token: token.number(), by };
-            Err(Error::new(ErrorKind::Lost, "refused by the fence").named(token.name()).caused_by(overtaken))
-        }
+        Some(by) => Err(Error::from(Overtaken { token: token.number(), by }).named(token.name())),
     }
 }
 

@@ -6,6 +6,7 @@ mod server;
 #[path = "sql_store/under.rs"]
 mod under;
 
+use fencelock::beside::Beside;
 use fencelock::store::Store;
 use fencelock::store::mysql::MysqlStore;
 use fencelock_testkit::Provider;
@@ -28,5 +29,13 @@ fn main() {
             Arc::new(store.expect("the store opens")) as Arc<dyn Store>
         }
     };
-    fencelock_testkit::main(Provider::new("mysql", open).lease(Duration::from_secs(2)).url(&url));
+    let at = url.clone();
+    let registers = move || {
+        let url = at.clone();
+        async move {
+            let store = MysqlStore::connect(&url, &Default::default()).await;
+            Beside::nothing().with_registers(Arc::new(store.expect("the store opens")))
+        }
+    };
+    fencelock_testkit::main(Provider::new("mysql", open).lease(Duration::from_secs(2)).url(&url).registers(registers));
 }

@@ -6,6 +6,7 @@ mod server;
 #[path = "sql_store/under.rs"]
 mod under;
 
+use fencelock::beside::Beside;
 use fencelock::store::Store;
 use fencelock::store::postgres::PostgresStore;
 use fencelock_testkit::Provider;
@@ -27,5 +28,15 @@ fn main() {
             Arc::new(store.expect("the store opens")) as Arc<dyn Store>
         }
     };
-    fencelock_testkit::main(Provider::new("postgres", open).lease(Duration::from_secs(2)).url(&url));
+    let at = url.clone();
+    let registers = move || {
+        let url = at.clone();
+        async move {
+            let store = PostgresStore::connect(&url, &Default::default()).await;
+            Beside::nothing().with_registers(Arc::new(store.expect("the store opens")))
+        }
+    };
+    fencelock_testkit::main(
+        Provider::new("postgres", open).lease(Duration::from_secs(2)).url(&url).registers(registers),
+    );
 }

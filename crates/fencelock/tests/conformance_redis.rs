@@ -8,6 +8,7 @@ mod server;
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod nodes;
 
+use fencelock::beside::Beside;
 use fencelock::store::{Store, redis::RedisStore};
 use fencelock_testkit::Provider;
 use std::collections::BTreeMap;
@@ -30,5 +31,13 @@ fn provider<T: Send + Sync + 'static>(name: &str, url: String, servers: T) -> Pr
             Arc::new(store.expect("the server is there")) as Arc<dyn Store>
         }
     };
-    Provider::new(name, open).url(&url)
+    let address = url.clone();
+    let beside = move || {
+        let url = address.clone();
+        async move {
+            let store = RedisStore::connect(&url, &BTreeMap::new()).await;
+            Beside::all(&Arc::new(store.expect("the server is there")))
+        }
+    };
+    Provider::new(name, open).url(&url).beside(beside)
 }

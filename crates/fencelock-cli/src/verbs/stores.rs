@@ -43,7 +43,7 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "tokens grow over restarts, lost data included, while the server's clock does not go back",
             "waiters are woken at once",
         ],
-        "redis+sentinel" | "redis+cluster" | "rediss+cluster" => {
+        "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
         "quorum" => &[
@@ -60,6 +60,12 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "fair",
             "tokens grow for ever, while the database keeps what it has committed",
             "waiters ask again and again, all of a process at once",
+        ],
+        "zookeeper" => &[
+            "fair",
+            "tokens grow for ever, also over leader changes",
+            "waiters are woken at once",
+            "exclusion with Curator's mutex and read-write lock",
         ],
         _ => &[],
     }

@@ -1,6 +1,9 @@
 //! What the SQL stores share: who waits in this process ([`Ears`]), when to look for them ([`Bell`]), and the news that a
 //! verb brings back.
 
+pub(crate) mod face;
+pub(crate) mod session;
+
 use super::{Name, Place, TicketId, Waited};
 use std::collections::HashMap;
 use std::future::poll_fn;

@@ -169,7 +169,7 @@ async fn whoever_was_overtaken_writes_nothing() {
         dice ^= dice >> 7;
         dice ^= dice << 17;
         let mode = if dice.is_multiple_of(3) { Mode::Exclusive } else { Mode::Shared };
-        let token = Token::from_parts(dice % 20 + round / 10, mode, "stock/42", "redis").unwrap();
+        let token = Token::from_parts(dice % 20 + 1 + round / 10, mode, "stock/42", "redis").unwrap();
         let rolled_back = dice.is_multiple_of(5);
         let mut transaction = begin(&mut sql).await;
         let mut before = marks;
@@ -182,7 +182,7 @@ async fn whoever_was_overtaken_writes_nothing() {
             }
             (Err(overtaken), Err(error)) => {
                 refused += 1;
-                assert_eq!(error.kind(), ErrorKind::Lost);
+                assert_eq!(error.kind(), ErrorKind::Overtaken);
                 assert!(error.to_string().contains(&overtaken.to_string()), "{error}");
                 transaction.rollback().await.unwrap();
             }

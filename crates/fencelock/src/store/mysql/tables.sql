@@ -48,4 +48,13 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
   PRIMARY KEY (name, label)
 ) ENGINE = InnoDB;
 
+-- Registers: see store_if.sql. A row with version 0 is about to be one, or was left by somebody who gave up: there is no value.
+CREATE TABLE IF NOT EXISTS fencelock_register (
+  name VARBINARY(250) NOT NULL PRIMARY KEY,
+  said BLOB,                     -- what the name stands for, where it is a hash
+  version BIGINT NOT NULL,
+  written VARBINARY(16) NOT NULL, -- the id of the write that it came by
+  value LONGBLOB
+) ENGINE = InnoDB;
+
 INSERT IGNORE INTO fencelock_layout VALUES (1, 1, 0);

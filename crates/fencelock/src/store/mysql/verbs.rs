@@ -103,7 +103,7 @@ pub(super) fn int(row: &Row, at: usize) -> Result<Option<i64>> {
     }
 }
 
-fn raw(row: &Row, at: usize) -> Result<Option<&[u8]>> {
+pub(super) fn raw(row: &Row, at: usize) -> Result<Option<&[u8]>> {
     match row.as_ref(at) {
         Some(Value::NULL) => Ok(None),
         Some(Value::Bytes(bytes)) => Ok(Some(bytes)),
@@ -141,6 +141,7 @@ pub(crate) fn seen(row: &Row) -> Result<(u32, Seen)> {
         entered: int(row, 9)?.map(duration),
         admitted: int(row, 10)?.map(duration),
         expires_in: int(row, 11)?.map(duration),
+        value: string(row, 12)?,
     };
     Ok((small(int(row, 3)?), seen))
 }

@@ -68,3 +68,12 @@ CREATE TABLE IF NOT EXISTS fencelock.mark (
   shared_mark bigint NOT NULL,
   PRIMARY KEY (name, label)
 ) WITH (fillfactor = 50);
+
+-- Registers: see registers.sql.
+CREATE TABLE IF NOT EXISTS fencelock.register (
+  name text COLLATE "C" PRIMARY KEY,
+  long text,                                        -- what the name stands for, where it is a hash
+  version bigint NOT NULL,
+  write bytea NOT NULL,                             -- the id of the write that it came by
+  value bytea NOT NULL
+) WITH (fillfactor = 70);

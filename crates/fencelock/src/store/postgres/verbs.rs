@@ -73,6 +73,7 @@ pub(super) fn seen_of(row: &Row) -> Result<(u32, Seen)> {
         identity: get(row, "s_identity")?,
         owner: get(row, "s_owner")?,
         reason: get(row, "s_reason")?,
+        value: get(row, "s_value")?,
         entered: span("s_entered")?,
         admitted: span("s_admitted")?,
         expires_in: span("s_left")?,

@@ -146,11 +146,12 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT (extract(epoch FROM d) * 1000000)::bigint $$
 -- A ticket as others see it.
 CREATE OR REPLACE FUNCTION fencelock.seen(t fencelock.ticket, now timestamptz,
   OUT s_number bigint, OUT s_mode integer, OUT s_weight integer, OUT s_capacity integer, OUT s_owner text, OUT s_host text,
-  OUT s_pid bigint, OUT s_identity text, OUT s_reason text, OUT s_entered bigint, OUT s_admitted bigint, OUT s_left bigint)
+  OUT s_pid bigint, OUT s_identity text, OUT s_reason text, OUT s_value text, OUT s_entered bigint, OUT s_admitted bigint, OUT s_left bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
   s_number := t.number; s_mode := t.mode; s_weight := t.weight; s_capacity := t.capacity;
   s_owner := encode(t.owner, 'hex'); s_host := t.host; s_pid := t.pid; s_identity := t.identity; s_reason := t.reason;
+  s_value := t.value;
   s_entered := fencelock.micros(now - t.entered);
   s_admitted := fencelock.micros(now - t.admitted);
   s_left := fencelock.micros(t.expiry - now);
@@ -162,7 +163,7 @@ CREATE OR REPLACE FUNCTION fencelock.enter(
   queues boolean[], owners bytea[], helds text[], hosts text[], pids bigint[], identities text[], reasons text[], vals text[])
 RETURNS TABLE (what integer, token bigint, lease bigint, made boolean, news text,
   s_number bigint, s_mode integer, s_weight integer, s_capacity integer, s_owner text, s_host text,
-  s_pid bigint, s_identity text, s_reason text, s_entered bigint, s_admitted bigint, s_left bigint)
+  s_pid bigint, s_identity text, s_reason text, s_value text, s_entered bigint, s_admitted bigint, s_left bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -251,7 +252,7 @@ BEGIN
       lease := fencelock.micros(until - now);
     END IF;
     IF (what = 1 OR (what = 2 AND full_at[i])) AND (heads[i]).name IS NOT NULL THEN
-      SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_entered, s_admitted, s_left
+      SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_value, s_entered, s_admitted, s_left
       FROM fencelock.seen(heads[i], now);
     END IF;
     IF i = n THEN
@@ -411,7 +412,7 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock.upgrade(me text, n text, old_id bytea, new_id bytea)
 RETURNS TABLE (what integer, token bigint, news text,
   s_number bigint, s_mode integer, s_weight integer, s_capacity integer, s_owner text, s_host text,
-  s_pid bigint, s_identity text, s_reason text, s_entered bigint, s_admitted bigint, s_left bigint)
+  s_pid bigint, s_identity text, s_reason text, s_value text, s_entered bigint, s_admitted bigint, s_left bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -439,7 +440,7 @@ BEGIN
         SELECT * INTO other FROM fencelock.ticket k WHERE k.name = n AND k.id <> old_id ORDER BY k.number LIMIT 1;
         IF FOUND THEN
           what := 1;
-          SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_entered,
+          SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_value, s_entered,
             s_admitted, s_left FROM fencelock.seen(other, now);
         ELSE
           what := 0;
@@ -491,7 +492,7 @@ END $$;
 -- Every ticket of a line, in order.
 CREATE OR REPLACE FUNCTION fencelock.inspect(me text, n text)
 RETURNS TABLE (s_number bigint, s_mode integer, s_weight integer, s_capacity integer, s_owner text, s_host text,
-  s_pid bigint, s_identity text, s_reason text, s_entered bigint, s_admitted bigint, s_left bigint, news text)
+  s_pid bigint, s_identity text, s_reason text, s_value text, s_entered bigint, s_admitted bigint, s_left bigint, news text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -637,7 +638,7 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock.lock_in(n text, said text, wait bigint)
 RETURNS TABLE (what integer,
   s_number bigint, s_mode integer, s_weight integer, s_capacity integer, s_owner text, s_host text,
-  s_pid bigint, s_identity text, s_reason text, s_entered bigint, s_admitted bigint, s_left bigint)
+  s_pid bigint, s_identity text, s_reason text, s_value text, s_entered bigint, s_admitted bigint, s_left bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -670,7 +671,7 @@ BEGIN
       what := 1;
     WHEN SQLSTATE 'FL001' THEN
       what := 2;
-      SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_entered, s_admitted,
+      SELECT * INTO s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_value, s_entered, s_admitted,
         s_left FROM fencelock.seen(t, now);
   END;
   RETURN NEXT;

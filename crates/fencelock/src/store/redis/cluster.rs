@@ -10,14 +10,13 @@
 
 use super::connection::{Connections, Dial};
 use super::fault;
-use super::open::{self, invalid, with_options};
+use super::open::{self, Tls, invalid, with_options};
 use crate::error::{Error, ErrorKind, Result};
 use channels::Channels;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use slots::{Address, Owners};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -37,9 +36,8 @@ const ASKED: usize = 5;
 /// The nodes of a cluster, and who owns what.
 pub(super) struct Cluster {
     seeds: Vec<Address>,
-    secure: bool,
     settings: ConnectionInfo,
-    tls: Option<TlsCertificates>,
+    tls: Option<Tls>,
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     map: RwLock<Map>,
     /// Rung when the map is no longer right.
@@ -85,7 +83,7 @@ impl Map {
 
 impl Cluster {
     /// `[user[:password]@]host:port,host:port`
-    pub(super) fn parse(rest: &str, secure: bool, options: &BTreeMap<String, String>) -> Result<Cluster> {
+    pub(super) fn parse(rest: &str, tls: Option<Tls>, options: &BTreeMap<String, String>) -> Result<Cluster> {
         let form = || invalid("a cluster is named as redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]");
         let (credentials, rest) = match rest.rsplit_once('@') {
             Some((credentials, rest)) => (format!("{credentials}@"), rest),
@@ -102,13 +100,8 @@ impl Cluster {
         let seeds: Vec<Address> = hosts.split(',').map(host).collect::<Option<_>>().ok_or_else(form)?;
         let settings = format!("redis://{credentials}node").into_connection_info().map_err(|_| form())?;
         let settings = with_options(settings, options)?;
-        let tls = open::certificates(options)?;
-        if secure {
-            open::choose_provider();
-        }
         Ok(Cluster {
             seeds,
-            secure,
             settings,
             tls,
             nodes: Mutex::default(),
@@ -119,7 +112,7 @@ impl Cluster {
     }
 
     fn scheme(&self) -> &'static str {
-        if self.secure { "rediss" } else { "redis" }
+        if self.tls.is_some() { "rediss" } else { "redis" }
     }
 
     /// Without credentials.
@@ -128,18 +121,8 @@ impl Cluster {
         format!("{}+cluster://{}", self.scheme(), hosts.join(","))
     }
 
-    fn client(&self, (host, port): &Address) -> Result<Client> {
-        let host = if host.contains(':') { Cow::from(format!("[{host}]")) } else { Cow::from(host) };
-        let cannot = |error| invalid("the address or the certificates cannot be used").caused_by(error);
-        let info = format!("{}://{host}:{port}", self.scheme()).into_connection_info().map_err(cannot)?;
-        let info = info
-            .set_redis_settings(self.settings.redis_settings().clone())
-            .set_tcp_settings(self.settings.tcp_settings().clone());
-        match &self.tls {
-            Some(tls) => Client::build_with_tls(info, tls.clone()),
-            None => Client::open(info),
-        }
-        .map_err(cannot)
+    fn client(&self, at: &Address) -> Result<Client> {
+        open::client(self.settings.clone(), self.tls.as_ref(), at)
     }
 
     /// A client for some node: where there is no better reason to choose.
@@ -154,7 +137,7 @@ impl Cluster {
             return Ok(node.clone());
         }
         let shown = format!("{}://{}:{}", self.scheme(), address.0, address.1);
-        let connections = Connections::new(Dial::One(self.client(address)?), shown);
+        let connections = Connections::new(Dial::One(Box::new(self.client(address)?)), shown);
         let node = Node {
             address: address.clone(),
             connections,

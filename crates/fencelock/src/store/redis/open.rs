@@ -16,6 +16,8 @@ pub(super) struct Server {
     pub(super) address: String,
     /// Whether a server that may evict locks is accepted.
     pub(super) evictable: bool,
+    /// How many replicas have to confirm what counts.
+    pub(super) replicas: Option<usize>,
 }
 
 impl Server {
@@ -25,14 +27,33 @@ impl Server {
             Some("allow") => true,
             Some(_) => return Err(invalid("the option evictable is allow or refuse")),
         };
-        if let Some(rest) = url.strip_prefix("redis+sentinel://") {
-            let sentinels = Sentinels::parse(rest, options)?;
-            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
+        let replicas = match options.get("replicas").map(|count| count.parse::<usize>()) {
+            None => None,
+            Some(Ok(count @ 1..=100)) => Some(count),
+            Some(_) => return Err(invalid("the option replicas is a number from 1 to 100")),
+        };
+        let sentinels = match (url.strip_prefix("redis+sentinel://"), url.strip_prefix("rediss+sentinel://")) {
+            (Some(rest), _) => Some(Sentinels::parse(rest, None, options)?),
+            (_, Some(rest)) => Some(Sentinels::parse(rest, Some(Tls::new(options)?), options)?),
+            _ => None,
+        };
+        if let Some(sentinels) = sentinels {
+            return Ok(Server {
+                address: sentinels.address(),
+                dial: Dial::Sentinels(Box::new(sentinels)),
+                evictable,
+                replicas,
+            });
         }
         for (scheme, secure) in [("redis+cluster://", false), ("rediss+cluster://", true)] {
             if let Some(rest) = url.strip_prefix(scheme) {
-                let cluster = Cluster::parse(rest, secure, options)?;
-                return Ok(Server { address: cluster.address(), dial: Dial::Cluster(Box::new(cluster)), evictable });
+                if replicas.is_some() {
+                    return Err(invalid("the option replicas is not for a cluster"));
+                }
+                let tls = if secure { Some(Tls::new(options)?) } else { None };
+                let cluster = Cluster::parse(rest, tls, options)?;
+                let address = cluster.address();
+                return Ok(Server { address, dial: Dial::Cluster(Box::new(cluster)), evictable, replicas });
             }
         }
         // The crate's own message may repeat the URL, and with it a password.
@@ -43,25 +64,50 @@ impl Server {
         })?;
         let info = with_options(info, options)?;
         let address = address(&info);
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            choose_provider();
-        }
-        let tls = certificates(options)?;
-        let client = match tls {
-            Some(tls) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => Client::build_with_tls(info, tls),
-            Some(_) => return Err(invalid("the options ca, cert and key need an address with rediss://")),
-            None => Client::open(info),
+        let client = match info.addr() {
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let at = (host.clone(), *port);
+                Tls::new(options)?.client(info, &at)?
+            }
+            _ if certificates(options)?.is_some() => {
+                return Err(invalid("the options ca, cert and key need an address with rediss://"));
+            }
+            _ => Client::open(info).map_err(|error| invalid("that address cannot be used").caused_by(error))?,
         };
-        let client =
-            client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))?;
-        Ok(Server { dial: Dial::One(client), address, evictable })
+        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable, replicas })
     }
 }
 
-/// Without this, a program that has two providers in its dependencies would panic at the first connection. If the program
-/// has chosen one already, that one stays.
-pub(super) fn choose_provider() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+/// How servers are spoken to over TLS.
+pub(super) struct Tls(Option<redis::TlsCertificates>);
+
+impl Tls {
+    pub(super) fn new(options: &BTreeMap<String, String>) -> Result<Tls> {
+        // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
+        // program has chosen one already, that one stays.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        certificates(options).map(Tls)
+    }
+
+    /// The server's certificate must be for this host.
+    pub(super) fn client(&self, info: ConnectionInfo, (host, port): &(String, u16)) -> Result<Client> {
+        let address = ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None };
+        let info = info.set_addr(address);
+        let client = match &self.0 {
+            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+            None => Client::open(info),
+        };
+        client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))
+    }
+}
+
+/// A client for the server at this address.
+pub(super) fn client(info: ConnectionInfo, tls: Option<&Tls>, at: &(String, u16)) -> Result<Client> {
+    match tls {
+        Some(tls) => tls.client(info, at),
+        None => Client::open(info.set_addr(ConnectionAddr::Tcp(at.0.clone(), at.1)))
+            .map_err(|error| invalid("that address cannot be used").caused_by(error)),
+    }
 }
 
 pub(super) fn invalid(message: &str) -> Error {
@@ -98,7 +144,7 @@ fn address(info: &ConnectionInfo) -> String {
     }
 }
 
-pub(super) fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsCertificates>> {
+fn certificates(options: &BTreeMap<String, String>) -> Result<Option<redis::TlsCertificates>> {
     let read = |option: &str| {
         options
             .get(option)

@@ -201,7 +201,7 @@ impl Shared {
         }
         match cluster.channels.confirmed(channel, node, connection) {
             Some((name, true)) => self.hints.tell(&name),
-            Some((name, false)) => self.waiters.doubt_line(&name, self.clock.now()),
+            Some((name, false)) => self.waiters.doubt_line(&name),
             None => {}
         }
     }

@@ -195,7 +195,7 @@ impl Shared {
         let inbox = self.inbox_of(&place.name);
         match cluster.channels.want(&inbox, &place.name, 0, self.clock.now()) {
             Some(since) if Some(since) == heard => {}
-            Some(_) => self.waiters.doubt(place.id, self.clock.now()),
+            Some(_) => self.waiters.doubt(place.id),
             None => {
                 if let Ok(node) = cluster.owner(slot(&inbox)) {
                     node.bell.notify_one();
@@ -280,7 +280,7 @@ async fn renew_on(store: &RedisStore, cluster: &Cluster, request: Request, parts
     let Request { node, calls, which: there } = request;
     let answers = async {
         let live = node.connections.of_this_runtime().await?;
-        live.send_all(&calls, there.len(), &node.connections.address).await
+        live.send_all(&calls, there.len()).await.map_err(|error| fault::asking(error, &node.connections.address))
     };
     let answers = match answers.await {
         Ok(answers) => answers,
