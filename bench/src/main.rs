@@ -21,9 +21,9 @@ use params::Params;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: fencelock-bench worker IMPL ADDR pair|idle|hold|pingpong [key=value...]
-  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, postgres, postgres-session, mysql, mysql-session (or each with -unfair), and floor-
-         before sqlite, redis, zookeeper, postgres, postgres-session, mysql, mysql-session
-  ADDR   a file (sqlite), a name (memory), host:port (redis, zookeeper, postgres, mysql), or a store URL
+  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, postgres, postgres-session, mysql, mysql-session
+         (or each with -unfair), and floor- before sqlite, redis, zookeeper, postgres, postgres-session, mysql, mysql-session
+  ADDR   a file (sqlite), a name (memory), host:port (redis, redis-cluster, zookeeper, postgres, mysql), or a store URL
   pair      threads=1 secs=3 names=own|one|N warm=1 hold_us=0 tag=bench   (then waits for one line on stdin)
   idle      waiters=100 secs=5 tag=bench
   hold      locks=1000 secs=5 tag=bench
