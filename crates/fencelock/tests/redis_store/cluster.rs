@@ -375,6 +375,39 @@ async fn a_paused_master_that_comes_back_is_not_asked_any_more() {
     assert_eq!(other.mutex(&name).try_lock().await.unwrap_err().kind(), ErrorKind::Held);
 }
 
+/// It takes seconds to find out that it does not answer: many callers, one after the other, would take minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_goes_on_waiting_for_a_master_that_was_replaced() {
+    let nodes = Nodes::with(3, 1);
+    let (_locks, store) = client(&nodes.url()).await;
+    let name = nodes.name_on(0, "a");
+    enter(&store, &ticket(&name)).await.unwrap();
+    nodes.servers[0].signal("STOP");
+    // One call after the other: whenever the new master is found, some are under way that the old one was asked.
+    let mut asked = tokio::task::JoinSet::new();
+    let mut ended = Vec::new();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !ended.iter().any(Result::is_ok) {
+        assert!(Instant::now() < limit, "no new master: {ended:?}");
+        let (store, name) = (store.clone(), place(&name).name);
+        asked.spawn(async move { store.inspect(&name).await.map(drop) });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        while let Some(answer) = asked.try_join_next() {
+            ended.push(answer.unwrap());
+        }
+    }
+    within(SOON, "whoever asked the old one", async {
+        while let Some(answer) = asked.join_next().await {
+            ended.push(answer.unwrap());
+        }
+    })
+    .await;
+    nodes.servers[0].signal("CONT");
+    for error in ended.into_iter().filter_map(Result::err) {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_least_rights_are_enough() {
     let nodes = Nodes::start();

@@ -137,7 +137,7 @@ impl Cluster {
             return Ok(node.clone());
         }
         let shown = format!("{}://{}:{}", self.scheme(), address.0, address.1);
-        let connections = Connections::new(Dial::One(Box::new(self.client(address)?)), shown);
+        let connections = Connections::new(Dial::Master(Box::new(self.client(address)?), address.clone()), shown);
         let node = Node {
             address: address.clone(),
             connections,
@@ -197,8 +197,13 @@ impl Cluster {
             let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
             nodes.extract_if(|address, _| !addresses.contains(address)).map(|(_, node)| node).collect::<Vec<_>>()
         };
-        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Map { masters, owned };
+        let map = Map { masters, owned };
+        let before = std::mem::replace(&mut *self.map.write().unwrap_or_else(PoisonError::into_inner), map).masters;
         gone.iter().for_each(|node| node.connections.close());
+        // A paused one may answer when it comes back, long after another one took over: that does not count. (A node that is
+        // just being given its first slot has not been a master yet.)
+        let were = gone.iter().filter(|node| before.iter().any(|master| Arc::ptr_eq(master, node)));
+        were.for_each(|node| node.connections.cut());
         self.masters().iter().chain(&gone).for_each(|node| node.bell.notify_one());
         Ok(())
     }

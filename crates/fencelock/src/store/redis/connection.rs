@@ -50,6 +50,17 @@ impl End {
     pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
+
+    /// Ready when it has ended.
+    async fn wait(&self) {
+        loop {
+            let told = self.told.notified();
+            if self.is_ended() {
+                return;
+            }
+            told.await;
+        }
+    }
 }
 
 /// Ends it when the connection's driver is dropped, with its runtime for instance.
@@ -68,13 +79,7 @@ impl Live {
 
     /// Ready when it has ended.
     pub(super) async fn ended(&self) {
-        loop {
-            let told = self.end.told.notified();
-            if !self.is_open() {
-                return;
-            }
-            told.await;
-        }
+        self.end.wait().await;
     }
 
     /// One round trip.
@@ -171,16 +176,21 @@ pub(super) struct Connections {
     /// How many replicas have to confirm what counts.
     pub(super) replicas: Option<usize>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
-    /// Every connection to a master that sentinels named and that may still be open, the library thread's included.
+    /// Every connection to a master that may be replaced by another one, and that may still be open, the library thread's
+    /// included.
     open: Mutex<Vec<(Weak<End>, At)>>,
     /// Rung when the master is another one.
     pub(super) moved: Notify,
+    /// Set when it is no master any more.
+    over: AtomicBool,
 }
 
 /// How the server is found.
 pub(super) enum Dial {
     One(Box<Client>),
     Sentinels(Box<Sentinels>),
+    /// A node of a cluster, for as long as it is a master.
+    Master(Box<Client>, At),
     /// Some node of it; whoever wants more than that asks the [`Cluster`].
     Cluster(Box<Cluster>),
 }
@@ -237,7 +247,8 @@ impl Slot {
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
         let (slots, open) = (Mutex::default(), Mutex::default());
-        Connections { dial, address, check_each: None, replicas: None, slots, open, moved: Notify::new() }
+        let (moved, over) = (Notify::new(), AtomicBool::new(false));
+        Connections { dial, address, check_each: None, replicas: None, slots, open, moved, over }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -264,6 +275,20 @@ impl Connections {
         if !stale.is_empty() {
             self.moved.notify_one();
         }
+    }
+
+    /// It is no master any more: nothing is asked of it from now on, and what it has not answered yet does not count.
+    pub(super) fn cut(&self) {
+        self.over.store(true, Ordering::Release);
+        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        open.iter().filter_map(|(end, _)| end.upgrade()).for_each(|end| end.end());
+    }
+
+    /// A new connection to a master that may be replaced.
+    fn follow(&self, end: &Arc<End>, at: At) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(end, _)| end.upgrade().is_some_and(|end| !end.is_ended()));
+        open.push((Arc::downgrade(end), at));
     }
 
     fn slot(&self, runtime: Id) -> Arc<Slot> {
@@ -342,17 +367,29 @@ impl Connections {
             Dial::One(client) => (Client::clone(client), false),
             Dial::Sentinels(sentinels) => {
                 let (client, at) = sentinels.master().await?;
-                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-                open.retain(|(end, _)| end.upgrade().is_some_and(|end| !end.is_ended()));
-                open.push((Arc::downgrade(&end), at));
+                self.follow(&end, at);
                 (client, true)
+            }
+            Dial::Master(client, at) => {
+                self.follow(&end, at.clone());
+                (Client::clone(client), true)
             }
             Dial::Cluster(cluster) => (cluster.any()?, false),
         };
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
+        let another = || Error::new(ErrorKind::Unavailable, "the cluster has just got another master");
+        if self.over.load(Ordering::Acquire) {
+            return Err(another());
+        }
+        let connecting = pin!(client.get_multiplexed_async_connection_with_config(&config));
+        let connection = match select(connecting, pin!(end.wait())).await {
+            Either::Left((connection, _)) => connection.map_err(|error| fault::connecting(error, &self.address))?,
+            Either::Right(_) if self.over.load(Ordering::Acquire) => return Err(another()),
+            Either::Right(_) => {
+                return Err(Error::new(ErrorKind::Unavailable, format!("{} hangs up at once", self.address)));
+            }
+        };
         let live = Live { connection: Arc::new(connection), end, followed };
-        if followed {
+        if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
             // Whoever finds the new master first takes the others along.
             self.cut_stale();
