@@ -34,7 +34,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "Redis",
-        used_by: "the Redis store, with and without sentinels",
+        used_by: "the Redis store: one server, sentinels, a cluster",
         found_at: &["redis-server"],
         packages: &["redis-server", "redis-tools", "redis-sentinel"],
         required: true,

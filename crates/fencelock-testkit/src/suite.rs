@@ -172,8 +172,7 @@ pub fn main(provider: Provider) {
     main_of(vec![provider]);
 }
 
-/// The same for several stores, or one store in several surroundings. With more than one, each test's name begins with the
-/// provider's.
+/// The same for several set-ups of one store, in one program: the tests of all but the first have its name before their own.
 pub fn main_of(providers: Vec<Provider>) {
     be_a_worker_if_asked();
     let mut arguments = libtest_mimic::Arguments::from_args();
@@ -184,11 +183,12 @@ pub fn main_of(providers: Vec<Provider>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the system can make one more runtime");
     let mut trials = Vec::new();
-    for provider in &providers {
+    for (at, provider) in providers.iter().enumerate() {
         let capability = runtime.block_on(async { (provider.open)().await.capability() });
+        let name =
+            |test: &Test| if at == 0 { test.name.to_string() } else { format!("{}::{}", provider.name, test.name) };
         trials.extend(all().into_iter().map(|test| {
-            let missing = test.missing(&capability, provider);
-            let name = if providers.len() > 1 { format!("{}::{}", provider.name, test.name) } else { test.name.into() };
+            let (missing, name) = (test.missing(&capability, provider), name(&test));
             let provider = provider.clone();
             let trial = libtest_mimic::Trial::test(name, move || test.run(&provider, seed).map_err(Into::into));
             match missing {
@@ -199,13 +199,11 @@ pub fn main_of(providers: Vec<Provider>) {
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !conclusion.has_failed() && conclusion.num_passed > 0 {
-        for provider in &providers {
-            let left = runtime.block_on(left_behind(provider));
-            if !left.is_empty() {
-                eprintln!("the store is not clean at the end: {left:?}");
-                drop(providers);
-                std::process::exit(101);
-            }
+        let left: Vec<_> = providers.iter().flat_map(|provider| runtime.block_on(left_behind(provider))).collect();
+        if !left.is_empty() {
+            eprintln!("the store is not clean at the end: {left:?}");
+            drop(providers);
+            std::process::exit(101);
         }
     }
     // With them goes what their closures own: a server, a folder. An exit drops nothing.

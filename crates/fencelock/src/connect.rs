@@ -86,6 +86,22 @@ pub const SCHEMES: &[Scheme] = &[
         options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
     },
     Scheme {
+        scheme: "redis+cluster",
+        form: "redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]",
+        about: "everybody who reaches a Redis Cluster",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable"],
+    },
+    Scheme {
+        scheme: "rediss+cluster",
+        form: "rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]",
+        about: "the same over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "ca", "cert", "key"],
+    },
+    Scheme {
         scheme: "quorum",
         form: "quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]",
         about: "a majority of independent Redis masters (Redlock)",
@@ -250,7 +266,8 @@ impl Target {
                 Ok(store)
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 let store = match label {

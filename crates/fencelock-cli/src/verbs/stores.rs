@@ -43,7 +43,7 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "tokens grow over restarts, lost data included, while the server's clock does not go back",
             "waiters are woken at once",
         ],
-        "redis+sentinel" | "rediss+sentinel" => {
+        "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
         "quorum" => &[

@@ -223,6 +223,14 @@ rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the same, sentinels and master over TLS
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
     options: namespace, label, evictable, replicas, db, sentinel_user, sentinel_password, ca, cert, key
+redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
+    for everybody who reaches a Redis Cluster
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable
+rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
+    for the same over TLS
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable, ca, cert, key
 quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]
     for a majority of independent Redis masters (Redlock)
     not fair; goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart; no permits, no upgrade, nobody can be put out

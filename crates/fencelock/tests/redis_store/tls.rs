@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Writes `NAME.crt` and `NAME.key` for each of an authority, a server, a client, and an authority that nobody trusts.
-fn certificates(dir: &Path) {
+pub(crate) fn certificates(dir: &Path) {
     let authority = |name: &str| {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
