@@ -43,6 +43,10 @@ pub(crate) struct Ask<'a> {
 }
 
 impl Ask<'_> {
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "MySQL's locks know no readers and have keys of their own")
+    )]
     pub(crate) fn shared(&self) -> bool {
         is_shared(self.enter)
     }
@@ -51,6 +55,10 @@ impl Ask<'_> {
 /// A ticket that goes.
 pub(crate) struct Left<'a> {
     pub(crate) place: &'a Place,
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "MySQL's locks know no readers and have keys of their own")
+    )]
     pub(crate) shared: bool,
     pub(crate) inside: bool,
 }
@@ -60,8 +68,13 @@ pub(crate) enum Taken {
     Got(u64),
     Not,
     /// The name is in use with this capacity.
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code, reason = "PostgreSQL keeps no permits"))]
     Mismatch(u32),
     /// Another name has the same key.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "MySQL's locks know no readers and have keys of their own")
+    )]
     Collision(String),
 }
 
