@@ -273,7 +273,8 @@ impl Shared {
     }
 
     fn put(&self, one: &Coming<'_>) -> RequestOp {
-        let value = self.tickets().get(&mine(&one.ticket.place)).map(|ours| ours.record.to_bytes());
+        // Made anew it is what is asked for now, whatever became of an earlier ticket of this id.
+        let value = Record::of(one.ticket).map(|record| record.to_bytes());
         txn::put(&one.key, value.unwrap_or_default(), one.session.lease)
     }
 
@@ -363,7 +364,10 @@ impl Shared {
         called: Moment,
     ) -> Entered {
         if let Some(ours) = self.tickets().get_mut(&mine(&one.ticket.place)) {
-            ours.made = Some(made);
+            if ours.made != Some(made) {
+                ours.made = Some(made);
+                ours.record = Record::of(one.ticket).unwrap_or_else(|_| ours.record.clone());
+            }
         }
         let (token, lease) = (u64::try_from(made).unwrap_or(0), one.session.remaining(called));
         match standing {
