@@ -363,11 +363,9 @@ impl Shared {
         ahead: Option<Seen>,
         called: Moment,
     ) -> Entered {
-        if let Some(ours) = self.tickets().get_mut(&mine(&one.ticket.place)) {
-            if ours.made != Some(made) {
-                ours.made = Some(made);
-                ours.record = Record::of(one.ticket).unwrap_or_else(|_| ours.record.clone());
-            }
+        if let Some(ours) = self.tickets().get_mut(&mine(&one.ticket.place)).filter(|ours| ours.made != Some(made)) {
+            ours.made = Some(made);
+            ours.record = Record::of(one.ticket).unwrap_or_else(|_| ours.record.clone());
         }
         let (token, lease) = (u64::try_from(made).unwrap_or(0), one.session.remaining(called));
         match standing {
