@@ -11,10 +11,11 @@
 //! |---|---|---|
 //! | in this process | [`Gate`] | its pass, held during the access |
 //! | SQLite | `fence::sqlite` (feature `sqlite`) | the caller's transaction |
-//! | PostgreSQL, MySQL, MariaDB | `fencelock::sql::fence_in` (features `postgres`, `mysql`), beside the store's own tables | the caller's transaction |
-//! | the same, and SQLite | [`sql`]: text and parameters for any driver, without a store | the caller's transaction |
+//! | PostgreSQL, MySQL, MariaDB | `fencelock::sql::fence_in` (features `postgres`, `mysql`) | the caller's transaction |
+//! | the same three by another driver | [`sql`](self::sql): the table, and the text and parameters of the statements that those send | the caller's transaction |
 //! | Redis | `fence::redis` (feature `redis`) | one script |
 //! | ZooKeeper | `fence::zookeeper` (feature `zookeeper`) | the caller's transaction |
+//! | etcd | [`etcd`](self::etcd): conditions and operations for any client | the caller's transaction |
 //! | HTTP | `fence::tower` (feature `tower`); [`header`] for others | the gate's pass |
 //!
 //! All of them take a [`Token`], which a semaphore's permit does not have, and keep their marks by name and store label.
@@ -22,7 +23,9 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Mode;
 use crate::token::Token;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+pub mod etcd;
 mod gate;
 pub mod header;
 #[cfg(feature = "redis")]
@@ -48,6 +51,12 @@ pub(crate) fn checked(token: &Token) -> Result<i64> {
         Ok(number) if number > 0 && fits(token.name()) && fits(token.label()) => Ok(number),
         _ => Err(Error::new(ErrorKind::InvalidInput, "not a token that a store has given")),
     }
+}
+
+/// Label and name of a token as one part of a path, in which nothing but letters, digits, `%` and the colon between them occurs.
+pub(crate) fn spelled(token: &Token) -> String {
+    let spell = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+    format!("{}:{}", spell(token.label()), spell(token.name()))
 }
 
 /// The two marks of one name: see the [module](self).

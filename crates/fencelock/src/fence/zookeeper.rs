@@ -20,10 +20,9 @@
 //! # Ok(()) }
 //! ```
 
-use super::{Marks, checked};
+use super::{Marks, checked, spelled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::Token;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use zookeeper_client::{Acls, Client, CreateMode, MultiWriteError, MultiWriteResult, MultiWriter};
 
 /// What became of a guarded transaction.
@@ -46,8 +45,7 @@ pub enum Retry {
 /// It only reads.
 pub async fn guard(client: &Client, transaction: &mut MultiWriter<'_>, folder: &str, token: &Token) -> Result<()> {
     checked(token)?;
-    let spelled = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let node = format!("{folder}/{}:{}", spelled(token.label()), spelled(token.name()));
+    let node = format!("{folder}/{}", spelled(token));
     // An old picture can only refuse whom a new one would refuse too; and if it accepts, its version does not pass.
     let found = match client.get_data(&node).await {
         Ok((data, stat)) => Some((read(&data)?, stat.version)),
