@@ -5,12 +5,13 @@
 //! holds it by a lease ([`Locks`](crate::Locks) on the same database). Keep such a transaction short. Until it ends, whoever
 //! wants the name by a lease waits in the database, and gets an error after some seconds.
 //!
-//! [`fence_in`] is for a lock that is held elsewhere: the transaction's writes are accepted only if no later holder has written
-//! before. The [marks](crate::fence) lie in a table beside the data, and are raised in the same transaction as the write.
+//! It needs the tables of the store in this database and schema: connect to it once. Drivers other than tokio-postgres and
+//! mysql_async run its [`Statement`]s by themselves.
 //!
-//! Both need the tables of the store in this database and schema: connect to it once, or run what
-//! `fencelock migrate --print` prints. Drivers other than tokio-postgres and mysql_async run the
-//! statements of [`Statement`]s by themselves.
+//! [`fence_in`] is for a lock that is held elsewhere: the transaction's writes are accepted only if no later holder has written
+//! before. The [marks](crate::fence) lie in a table beside the data, and are raised in the same transaction as the write. It
+//! needs that table and nothing else: run [`fence::sql::table`](crate::fence::sql::table) once. Other drivers send the statements
+//! of [`fence::sql::access`](crate::fence::sql::access).
 //!
 #![cfg_attr(feature = "postgres", doc = "```no_run")]
 #![cfg_attr(not(feature = "postgres"), doc = "```text")]
@@ -33,7 +34,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Overtaken;
 use crate::name::Name;
-use crate::store::{BoxFuture, Mode};
+use crate::store::BoxFuture;
 use crate::token::Token;
 use std::time::Duration;
 
@@ -69,8 +70,6 @@ pub enum Parameter {
     Text(Option<String>),
     /// `bigint`; `None` is NULL.
     Number(Option<i64>),
-    /// `boolean`.
-    Truth(bool),
 }
 
 /// A transaction that can be locked and fenced in: of tokio-postgres or of mysql_async.
@@ -78,7 +77,7 @@ pub trait InTransaction: Send {
     #[doc(hidden)]
     fn lock_line<'a>(&'a mut self, name: &'a Name, wait: Wait) -> BoxFuture<'a, Result<()>>;
     #[doc(hidden)]
-    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>>;
+    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<Overtaken>>>;
 }
 
 /// Locks a name until the transaction ends. In a namespace, put that and a `/` before the name.
@@ -104,7 +103,8 @@ pub async fn lock_in(transaction: &mut impl InTransaction, name: &str, wait: Wai
 /// Makes sure that nobody who got the lock later has written here before, and that nobody who got it earlier will hereafter.
 ///
 /// Call it in the transaction of each write that the lock protects. The mark is raised with the commit, so a rollback leaves
-/// nothing. One round trip on PostgreSQL, two on MySQL.
+/// nothing. One round trip on PostgreSQL, two on MySQL; one more for the words of a refusal. The table is
+/// [`fencelock_fence`](crate::fence::sql::table), found as the transaction finds the caller's own tables.
 ///
 /// # Errors
 /// `Overtaken` if a later holder has been here: roll back. `InvalidInput` for a token that no store can have given. Everything
@@ -113,17 +113,10 @@ pub async fn lock_in(transaction: &mut impl InTransaction, name: &str, wait: Wai
 /// # Cancel safety
 /// A dropped call may still raise the mark; roll the transaction back.
 pub async fn fence_in(transaction: &mut impl InTransaction, token: &Token) -> Result<()> {
-    crate::fence::checked(token)?;
     match transaction.fence(token).await? {
         None => Ok(()),
-        Some(by) => Err(Error::from(Overtaken { token: token.number(), by }).named(token.name())),
+        Some(overtaken) => Err(Error::from(overtaken).named(token.name())),
     }
-}
-
-fn signed(token: &Token) -> Result<(i64, bool)> {
-    let number = i64::try_from(token.number())
-        .map_err(|_| Error::new(ErrorKind::Unsupported, "a token above 2^63 cannot be kept in a database"))?;
-    Ok((number, token.mode() == Mode::Exclusive))
 }
 
 fn not_got(name: &Name, wait: Wait) -> Error {

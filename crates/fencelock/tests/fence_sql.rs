@@ -1,5 +1,5 @@
-//! The fence on PostgreSQL and MariaDB, held to the one suite: `fence_in` in the caller's transaction, and the plain statements
-//! that any driver can send.
+//! The fence on PostgreSQL and MariaDB, held to the one suite, in the caller's transaction: by `fence_in`, and by the plain
+//! statements that any driver can send.
 
 #[path = "mysql_store/server.rs"]
 #[allow(dead_code, reason = "shared with the tests of the MySQL store")]
@@ -10,14 +10,16 @@ mod postgres;
 
 use fencelock::fence::sql::{self, Dialect, Parameter, Statement};
 use fencelock::sql::fence_in;
-use fencelock::sql::postgres::InSchema;
 use fencelock::store::BoxFuture;
-use fencelock::{Locks, Result, Token};
+use fencelock::{Result, Token};
 use fencelock_testkit::{Checker, check_fence};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Params, TxOpts, Value};
 use std::sync::Arc;
 use tokio_postgres::types::ToSql;
+
+/// The caller's own table is written to before the fence is asked.
+const KEPT: &str = "the write of a refused access is not kept, that of an accepted one is";
 
 async fn holds(mut checker: impl Checker) {
     let wrong = check_fence(&mut checker).await;
@@ -40,28 +42,28 @@ struct Postgres {
     server: Arc<postgres::Server>,
     client: tokio_postgres::Client,
     schema: String,
-    /// The store's own tables and functions, or the table of the fence alone.
-    in_store: bool,
+    /// By `fence_in`, or by the plain statements.
+    by_call: bool,
+    written: i64,
 }
 
 impl Postgres {
-    async fn new(in_store: bool) -> Postgres {
+    async fn new(by_call: bool) -> Postgres {
         let (server, schema) = (postgres::Server::shared(), postgres::Server::schema());
         let client = server.sql().await;
-        if in_store {
-            let _makes_the_tables = Locks::connect(&server.url(&schema)).await.unwrap();
-        } else {
-            client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path TO {schema}")).await.unwrap();
-            client.batch_execute(sql::table(Dialect::Postgres)).await.unwrap();
-            client.batch_execute(sql::table(Dialect::Postgres)).await.expect("it can be made again");
-        }
-        Postgres { server, client, schema, in_store }
+        client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path TO {schema}")).await.unwrap();
+        client.batch_execute("CREATE TABLE writes (number BIGINT)").await.unwrap();
+        client.batch_execute(sql::table(Dialect::Postgres)).await.unwrap();
+        client.batch_execute(sql::table(Dialect::Postgres)).await.expect("it can be made again");
+        Postgres { server, client, schema, by_call, written: 0 }
     }
 
     async fn write(&mut self, token: &Token) -> Result<()> {
         let mut transaction = self.client.transaction().await.unwrap();
-        if self.in_store {
-            fence_in(&mut InSchema { transaction: &mut transaction, schema: &self.schema }, token).await?;
+        let number = i64::try_from(token.number()).unwrap_or(-1);
+        transaction.execute("INSERT INTO writes VALUES ($1)", &[&number]).await.unwrap();
+        if self.by_call {
+            fence_in(&mut transaction, token).await?;
         } else {
             let mut written = 0;
             for Statement { text, parameters } in sql::access(Dialect::Postgres, token)? {
@@ -72,6 +74,7 @@ impl Postgres {
             judged(token, written, marks.map(|row| (row.get(0), row.get(1))))?;
         }
         transaction.commit().await.unwrap();
+        self.written += 1;
         Ok(())
     }
 }
@@ -89,7 +92,12 @@ fn value(parameter: &Parameter) -> &(dyn ToSql + Sync) {
 
 impl Checker for Postgres {
     fn access<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.write(token))
+        Box::pin(async move {
+            let answer = self.write(token).await;
+            let kept: i64 = self.client.query_one("SELECT count(*) FROM writes", &[]).await.unwrap().get(0);
+            assert_eq!(kept, self.written, "{KEPT}");
+            answer
+        })
     }
 
     fn restart(&mut self) -> BoxFuture<'_, ()> {
@@ -114,26 +122,26 @@ struct MySql {
     server: Arc<mysql::Server>,
     connection: Conn,
     database: String,
-    in_store: bool,
+    by_call: bool,
+    written: i64,
 }
 
 impl MySql {
-    async fn new(in_store: bool) -> MySql {
+    async fn new(by_call: bool) -> MySql {
         let server = mysql::Server::shared();
         let database = server.database().await;
         let mut connection = server.sql(&database).await;
-        if in_store {
-            let _makes_the_tables = Locks::connect(&server.url(&database)).await.unwrap();
-        } else {
-            connection.query_drop(sql::table(Dialect::MySql)).await.unwrap();
-            connection.query_drop(sql::table(Dialect::MySql)).await.expect("it can be made again");
-        }
-        MySql { server, connection, database, in_store }
+        connection.query_drop("CREATE TABLE writes (number BIGINT) ENGINE = InnoDB").await.unwrap();
+        connection.query_drop(sql::table(Dialect::MySql)).await.unwrap();
+        connection.query_drop(sql::table(Dialect::MySql)).await.expect("it can be made again");
+        MySql { server, connection, database, by_call, written: 0 }
     }
 
     async fn write(&mut self, token: &Token) -> Result<()> {
         let mut transaction = self.connection.start_transaction(TxOpts::default()).await.unwrap();
-        if self.in_store {
+        let number = i64::try_from(token.number()).unwrap_or(-1);
+        transaction.exec_drop("INSERT INTO writes VALUES (?)", (number,)).await.unwrap();
+        if self.by_call {
             fence_in(&mut transaction, token).await?;
         } else {
             let mut written = 0;
@@ -146,6 +154,7 @@ impl MySql {
             judged(token, written, marks)?;
         }
         transaction.commit().await.unwrap();
+        self.written += 1;
         Ok(())
     }
 }
@@ -160,7 +169,12 @@ fn bound(parameters: Vec<Parameter>) -> Params {
 
 impl Checker for MySql {
     fn access<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.write(token))
+        Box::pin(async move {
+            let answer = self.write(token).await;
+            let kept: Option<i64> = self.connection.query_first("SELECT count(*) FROM writes").await.unwrap();
+            assert_eq!(kept, Some(self.written), "{KEPT}");
+            answer
+        })
     }
 
     fn restart(&mut self) -> BoxFuture<'_, ()> {

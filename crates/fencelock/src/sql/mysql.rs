@@ -1,8 +1,10 @@
 //! Inside a transaction of mysql_async; the same statements for other drivers; and whether a locking statement of your own
 //! locks one row or the whole table.
 
-use super::{InTransaction, Parameter, Statement, Wait, not_got, signed};
+use super::{InTransaction, Parameter, Statement, Wait, not_got};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Overtaken;
+use crate::fence::sql::{self, Dialect};
 use crate::name::Name;
 use crate::store::mysql::{of_transaction, seen};
 use crate::store::{BoxFuture, Seen};
@@ -54,41 +56,6 @@ pub fn lock_statements(name: &str, wait: Wait) -> Result<Vec<Statement>> {
     Ok(all)
 }
 
-/// What [`fence_in`](super::fence_in) runs, in this order. The write may go on if the second one gives a row with `accepted` = 1;
-/// otherwise `overtaken_by` is the token that stood in the way.
-///
-/// # Errors
-/// `Unsupported` for a token that the database cannot keep.
-pub fn fence_statements(token: &Token) -> Result<Vec<Statement>> {
-    let (number, alone) = signed(token)?;
-    let (name, label) = (Parameter::Text(Some(token.name().into())), Parameter::Text(Some(token.label().into())));
-    let number = Parameter::Number(Some(number));
-    let zero = Parameter::Number(Some(0));
-    let (marks, raise) =
-        if alone { ([number.clone(), zero], RAISE_EXCLUSIVE) } else { ([zero, number.clone()], RAISE_SHARED) };
-    let [exclusive, shared] = marks;
-    let raise = Statement {
-        text: format!(
-            "INSERT INTO fencelock_mark (name, label, exclusive_mark, shared_mark) VALUES (?, ?, ?, ?) ON DUPLICATE KEY UPDATE {raise}"
-        ),
-        parameters: vec![name.clone(), label.clone(), exclusive, shared],
-    };
-    let judged = if alone { JUDGE_EXCLUSIVE } else { JUDGE_SHARED };
-    // Locked by the statement before; FOR UPDATE so that it is no older picture.
-    let judge = Statement {
-        text: format!("SELECT {judged} FROM fencelock_mark WHERE name = ? AND label = ? FOR UPDATE"),
-        parameters: if alone { vec![number.clone(), number, name, label] } else { vec![number, name, label] },
-    };
-    Ok(vec![raise, judge])
-}
-
-const RAISE_EXCLUSIVE: &str = "exclusive_mark = IF(VALUES(exclusive_mark) >= shared_mark, GREATEST(exclusive_mark, VALUES(exclusive_mark)), exclusive_mark)";
-const RAISE_SHARED: &str =
-    "shared_mark = IF(VALUES(shared_mark) >= exclusive_mark, GREATEST(shared_mark, VALUES(shared_mark)), shared_mark)";
-const JUDGE_EXCLUSIVE: &str =
-    "exclusive_mark = ? AND shared_mark <= ? AS accepted, GREATEST(exclusive_mark, shared_mark) AS overtaken_by";
-const JUDGE_SHARED: &str = "exclusive_mark <= ? AS accepted, exclusive_mark AS overtaken_by";
-
 const RESTORE: &str = "SET SESSION innodb_lock_wait_timeout = @fencelock_wait";
 
 /// A picture that is older than the lock is not to be trusted, so it says how old it is.
@@ -117,14 +84,6 @@ fn remember(seconds: u64) -> String {
 fn row(wait: Wait) -> String {
     let now = if wait == Wait::No { " NOWAIT" } else { "" };
     format!("SELECT last, touched FROM fencelock_line WHERE name = ? FOR UPDATE{now}")
-}
-
-fn value(parameter: &Parameter) -> Value {
-    match parameter {
-        Parameter::Text(text) => text.as_ref().map_or(Value::NULL, |text| Value::Bytes(text.clone().into_bytes())),
-        Parameter::Number(number) => number.map_or(Value::NULL, Value::Int),
-        Parameter::Truth(truth) => Value::Int(i64::from(*truth)),
-    }
 }
 
 async fn lock(transaction: &mut Transaction<'_>, name: &Name, wait: Wait) -> Result<()> {
@@ -165,17 +124,28 @@ async fn lock(transaction: &mut Transaction<'_>, name: &Name, wait: Wait) -> Res
     Ok(())
 }
 
-async fn fence(transaction: &mut Transaction<'_>, token: &Token) -> Result<Option<u64>> {
-    let mut judged: Option<(i64, u64)> = None;
-    for statement in fence_statements(token)? {
-        let parameters = Params::Positional(statement.parameters.iter().map(value).collect());
-        judged = transaction.exec_first(statement.text, parameters).await.map_err(of_transaction)?;
+async fn fence(transaction: &mut Transaction<'_>, token: &Token) -> Result<Option<Overtaken>> {
+    let mut written = 0;
+    for statement in sql::access(Dialect::MySql, token)? {
+        transaction.exec_drop(statement.text, bound(statement.parameters)).await.map_err(of_transaction)?;
+        written = transaction.affected_rows();
     }
-    match judged {
-        Some((1, _)) => Ok(None),
-        Some((_, by)) => Ok(Some(by)),
-        None => Err(Error::new(ErrorKind::Broken, "the database lost the mark that it was just given")),
+    if written == 1 {
+        return Ok(None);
     }
+    let statement = sql::marks(Dialect::MySql, token);
+    let marks = transaction.exec_first(statement.text, bound(statement.parameters)).await.map_err(of_transaction)?;
+    let lost = || Error::new(ErrorKind::Broken, "the database lost the marks of the fence");
+    let (exclusive, shared) = marks.ok_or_else(lost)?;
+    Ok(Some(sql::overtaken(token, exclusive, shared)))
+}
+
+fn bound(parameters: Vec<sql::Parameter>) -> Params {
+    let one = |parameter| match parameter {
+        sql::Parameter::Text(text) => Value::Bytes(text.into_bytes()),
+        sql::Parameter::Number(number) => Value::Int(number),
+    };
+    Params::Positional(parameters.into_iter().map(one).collect())
 }
 
 impl InTransaction for Transaction<'_> {
@@ -183,7 +153,7 @@ impl InTransaction for Transaction<'_> {
         Box::pin(lock(self, name, wait))
     }
 
-    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>> {
+    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<Overtaken>>> {
         Box::pin(fence(self, token))
     }
 }

@@ -1,24 +1,27 @@
 //! Inside a transaction of tokio-postgres; and the same statements for other drivers.
 
-use super::{InTransaction, Parameter, Statement, Wait, not_got, signed};
+use super::{InTransaction, Parameter, Statement, Wait, not_got};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Overtaken;
+use crate::fence::sql::{self, Dialect};
 use crate::name::Name;
 use crate::store::BoxFuture;
 use crate::store::postgres::{SCHEMA, check_schema, of_transaction, seen, spelled};
 use crate::token::Token;
 use std::time::Duration;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Transaction};
 
 /// A holder by lease is looked for this often.
 const AGAIN: Duration = Duration::from_millis(25);
 
-/// A transaction on tables in another schema than `fencelock`.
+/// A transaction with the store's tables in another schema than `fencelock`. (The table of the fence is the caller's own, and is
+/// found by the search path in either case.)
 pub struct InSchema<'a, 'b> {
     /// The transaction.
     pub transaction: &'a mut Transaction<'b>,
-    /// Where the tables are.
+    /// Where the store's tables are.
     pub schema: &'a str,
 }
 
@@ -54,33 +57,13 @@ fn locking(schema: &str, name: &Name, wait: Wait) -> Statement {
     }
 }
 
-/// What [`fence_in`](super::fence_in) runs. The one row's column `accepted` says whether the write may go on; if not,
-/// `overtaken_by` is the token that stood in the way.
-///
-/// # Errors
-/// `InvalidInput` for a schema that is not one, `Unsupported` for a token that the database cannot keep.
-pub fn fence_statement(schema: &str, token: &Token) -> Result<Statement> {
-    check_schema(schema)?;
-    let (number, alone) = signed(token)?;
-    Ok(Statement {
-        text: spelled("SELECT * FROM fencelock.fence_in($1, $2, $3, $4)", schema).into_owned(),
-        parameters: vec![
-            Parameter::Text(Some(token.name().into())),
-            Parameter::Text(Some(token.label().into())),
-            Parameter::Number(Some(number)),
-            Parameter::Truth(alone),
-        ],
-    })
-}
-
 async fn run(transaction: &Transaction<'_>, statement: &Statement) -> Result<Row> {
     let parameters: Vec<_> = statement
         .parameters
         .iter()
         .map(|parameter| match parameter {
-            Parameter::Text(text) => (text as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT),
+            Parameter::Text(text) => (text as &(dyn ToSql + Sync), Type::TEXT),
             Parameter::Number(number) => (number as _, Type::INT8),
-            Parameter::Truth(truth) => (truth as _, Type::BOOL),
         })
         .collect();
     let rows = transaction.query_typed(&statement.text, &parameters).await.map_err(of_transaction)?;
@@ -121,12 +104,30 @@ async fn lock(transaction: &Transaction<'_>, schema: &str, name: &Name, wait: Wa
     }
 }
 
-async fn fence(transaction: &Transaction<'_>, schema: &str, token: &Token) -> Result<Option<u64>> {
-    let row = run(transaction, &fence_statement(schema, token)?).await?;
-    if get(&row, "accepted")? {
+async fn fence(transaction: &Transaction<'_>, token: &Token) -> Result<Option<Overtaken>> {
+    let mut written = 0;
+    for statement in sql::access(Dialect::Postgres, token)? {
+        written =
+            transaction.execute_typed(statement.text, &typed(&statement.parameters)).await.map_err(of_transaction)?;
+    }
+    if written == 1 {
         return Ok(None);
     }
-    Ok(Some(get::<Option<i64>>(&row, "overtaken_by")?.and_then(|by| u64::try_from(by).ok()).unwrap_or(0)))
+    let statement = sql::marks(Dialect::Postgres, token);
+    let rows = transaction.query_typed(statement.text, &typed(&statement.parameters)).await.map_err(of_transaction)?;
+    let row = rows.first().ok_or_else(|| Error::new(ErrorKind::Broken, "the database lost the marks of the fence"))?;
+    Ok(Some(sql::overtaken(token, get(row, "exclusive_mark")?, get(row, "shared_mark")?)))
+}
+
+fn typed(parameters: &[sql::Parameter]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    let mut all: Vec<(&(dyn ToSql + Sync), Type)> = Vec::with_capacity(parameters.len());
+    for parameter in parameters {
+        all.push(match parameter {
+            sql::Parameter::Text(text) => (text, Type::TEXT),
+            sql::Parameter::Number(number) => (number, Type::INT8),
+        });
+    }
+    all
 }
 
 impl InTransaction for Transaction<'_> {
@@ -134,8 +135,8 @@ impl InTransaction for Transaction<'_> {
         Box::pin(lock(self, SCHEMA, name, wait))
     }
 
-    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(fence(self, SCHEMA, token))
+    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<Overtaken>>> {
+        Box::pin(fence(self, token))
     }
 }
 
@@ -144,7 +145,7 @@ impl InTransaction for InSchema<'_, '_> {
         Box::pin(lock(self.transaction, self.schema, name, wait))
     }
 
-    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(fence(self.transaction, self.schema, token))
+    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<Overtaken>>> {
+        Box::pin(fence(self.transaction, token))
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::server::Server;
 use crate::{open, soon};
-use fencelock::sql::postgres::{InSchema, fence_statement, lock_statement};
+use fencelock::fence::sql::{self as fence, Dialect};
+use fencelock::sql::postgres::{InSchema, lock_statement};
 use fencelock::sql::{Parameter, Wait, fence_in, lock_in};
 use fencelock::{ErrorKind, Locks, Mode, Token};
 use std::time::Duration;
@@ -155,6 +156,8 @@ async fn numbers_go_on_behind_a_line_that_a_transaction_made() {
 async fn whoever_was_overtaken_writes_nothing() {
     let (server, schema) = tables().await;
     let mut sql = server.sql().await;
+    sql.batch_execute(&format!("SET search_path TO {schema}")).await.unwrap();
+    sql.batch_execute(fence::table(Dialect::Postgres)).await.unwrap();
     let mut marks = fencelock::fence::Marks::default();
     let mut dice = 0x2545_F491_4F6C_DD1D_u64;
     let mut refused = 0;
@@ -221,28 +224,17 @@ async fn statements_run_on_any_driver() {
     let mut sql = server.sql().await;
     let transaction = sql.transaction().await.unwrap();
     // As text, which is what the least of drivers can do.
-    let plain = |statement: fencelock::sql::Statement| {
-        let mut text = statement.text;
-        for (i, parameter) in statement.parameters.iter().enumerate().rev() {
-            let value = match parameter {
-                Parameter::Text(Some(text)) => format!("'{text}'"),
-                Parameter::Number(Some(number)) => number.to_string(),
-                Parameter::Truth(truth) => truth.to_string(),
-                Parameter::Text(None) | Parameter::Number(None) => "NULL".into(),
-            };
-            text = text.replace(&format!("${}", i + 1), &value);
-        }
-        text
-    };
-    let locked =
-        transaction.query_one(&plain(lock_statement(&schema, "x", Wait::Forever).unwrap()), &[]).await.unwrap();
-    assert_eq!(locked.get::<_, i32>("what"), 0);
-    let token = |n| Token::from_parts(n, Mode::Exclusive, "x", "postgres").unwrap();
-    for (number, accepted) in [(7, true), (7, true), (6, false)] {
-        let fenced = plain(fence_statement(&schema, &token(number)).unwrap());
-        let row = transaction.query_one(&fenced, &[]).await.unwrap();
-        assert_eq!(row.get::<_, bool>("accepted"), accepted, "{number}");
+    let statement = lock_statement(&schema, "x", Wait::Forever).unwrap();
+    let mut text = statement.text;
+    for (i, parameter) in statement.parameters.iter().enumerate().rev() {
+        let value = match parameter {
+            Parameter::Text(Some(text)) => format!("'{text}'"),
+            Parameter::Number(Some(number)) => number.to_string(),
+            Parameter::Text(None) | Parameter::Number(None) => "NULL".into(),
+        };
+        text = text.replace(&format!("${}", i + 1), &value);
     }
+    assert_eq!(transaction.query_one(&text, &[]).await.unwrap().get::<_, i32>("what"), 0);
     transaction.commit().await.unwrap();
     assert_eq!(lock_statement("no schema", "x", Wait::No).unwrap_err().kind(), ErrorKind::InvalidInput);
 }

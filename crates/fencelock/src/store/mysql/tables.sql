@@ -39,15 +39,6 @@ CREATE TABLE IF NOT EXISTS fencelock_ticket (
   KEY (id)
 ) ENGINE = InnoDB;
 
--- What a resource in this database has accepted, per lock and label of the store that the lock is in: see the module `fence`.
-CREATE TABLE IF NOT EXISTS fencelock_mark (
-  name VARBINARY(250) NOT NULL,
-  label VARBINARY(200) NOT NULL,
-  exclusive_mark BIGINT NOT NULL,
-  shared_mark BIGINT NOT NULL,
-  PRIMARY KEY (name, label)
-) ENGINE = InnoDB;
-
 -- Registers: see store_if.sql. A row with version 0 is about to be one, or was left by somebody who gave up: there is no value.
 CREATE TABLE IF NOT EXISTS fencelock_register (
   name VARBINARY(250) NOT NULL PRIMARY KEY,

@@ -60,15 +60,6 @@ CREATE TABLE IF NOT EXISTS fencelock.watcher (
   PRIMARY KEY (client, scope, prefix)
 );
 
--- What a resource in this database has accepted, per lock and label of the store that the lock is in: see the module `fence`.
-CREATE TABLE IF NOT EXISTS fencelock.mark (
-  name text COLLATE "C" NOT NULL,
-  label text COLLATE "C" NOT NULL,
-  exclusive_mark bigint NOT NULL,
-  shared_mark bigint NOT NULL,
-  PRIMARY KEY (name, label)
-) WITH (fillfactor = 50);
-
 -- Registers: see registers.sql.
 CREATE TABLE IF NOT EXISTS fencelock.register (
   name text COLLATE "C" PRIMARY KEY,

@@ -677,25 +677,4 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- Inside a transaction of the user's own: accepts an access and remembers it, or refuses it and says which token stood in the
--- way. Exclusive passes if neither mark is above it, shared if the exclusive one is not.
-CREATE OR REPLACE FUNCTION fencelock.fence_in(n text, store_label text, token bigint, alone boolean)
-RETURNS TABLE (accepted boolean, overtaken_by bigint)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-  INSERT INTO fencelock.mark AS m (name, label, exclusive_mark, shared_mark)
-  VALUES (n, store_label, CASE WHEN alone THEN token ELSE 0 END, CASE WHEN alone THEN 0 ELSE token END)
-  ON CONFLICT (name, label) DO UPDATE SET
-    exclusive_mark = CASE WHEN alone THEN token ELSE m.exclusive_mark END,
-    shared_mark = CASE WHEN alone THEN m.shared_mark ELSE greatest(m.shared_mark, token) END
-  WHERE token >= m.exclusive_mark AND (NOT alone OR token >= m.shared_mark);
-  accepted := FOUND;
-  IF NOT accepted THEN
-    SELECT greatest(m.exclusive_mark, CASE WHEN alone THEN m.shared_mark ELSE 0 END) INTO overtaken_by
-    FROM fencelock.mark m WHERE m.name = n AND m.label = store_label;
-  END IF;
-  RETURN NEXT;
-END $$;
-
 INSERT INTO fencelock.layout (version, floor) VALUES (1, 0) ON CONFLICT DO NOTHING;
