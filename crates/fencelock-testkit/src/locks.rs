@@ -11,6 +11,7 @@ mod multi;
 mod mutexes;
 mod owners;
 mod runtimes;
+mod striped;
 mod terms;
 mod unfair;
 
@@ -26,6 +27,7 @@ pub(crate) fn all() -> Vec<Test> {
             owners::TESTS,
             multi::TESTS,
             election::TESTS,
+            striped::TESTS,
             unfair::TESTS,
             cancelling::TESTS,
             faults::TESTS,

@@ -176,6 +176,16 @@ pub(crate) fn held(name: &Name, holder: Option<Seen>) -> Error {
     Error::new(ErrorKind::Held, "not acquired").named(name.shown()).held_by(holder)
 }
 
+/// Who was in the way of several that were entered in one call: the one that the store could name, else whoever it is.
+pub(crate) fn refused<'a>(mut names: impl Iterator<Item = &'a Name>, found: Vec<Found>) -> Error {
+    let mut holders = found.into_iter().map(|found| if let Found::Full(holder) = found { holder } else { None });
+    let named = holders.by_ref().enumerate().find(|(_, holder)| holder.is_some());
+    match named.and_then(|(at, holder)| Some((names.nth(at)?, holder))) {
+        Some((name, holder)) => held(name, holder),
+        None => Error::new(ErrorKind::Held, "not acquired: one of several names is held"),
+    }
+}
+
 /// What an enter found.
 pub(crate) enum Found {
     Inside,

@@ -141,7 +141,7 @@ impl Locks {
     }
 
     /// Several locks at once, all or none: see [`crate::Locks::all`]. No I/O. As for any lock here, what this thread holds
-    /// already it gets once more; one call for each name.
+    /// already it gets once more.
     pub fn all<P: Into<Part>>(&self, parts: impl IntoIterator<Item = P>) -> MultiLock {
         MultiLock { inner: self.0.locks.all(parts), locks: self.0.clone() }
     }

@@ -4,7 +4,7 @@
 //! name after the other, in the order of names, and keeps what he has got: since everybody goes in the same order, nobody
 //! waits for somebody who waits for him. An attempt to take the rest in one call never waits, so it changes nothing of that.
 
-use crate::acquire::{self, Attempt, Found, Limit, Request, flush, held};
+use crate::acquire::{self, Attempt, Found, Limit, Request, flush, refused};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Grip;
@@ -202,7 +202,8 @@ impl MultiLock {
         }
     }
 
-    /// Takes them as `owner`: what it holds already it gets once more, at once. One call for each name.
+    /// Takes them as `owner`: what it holds already it gets once more, at once. One call where one store keeps them all, the
+    /// owner has none of them and nobody is in the way; otherwise one for each name.
     ///
     /// # Errors
     /// `Deadlock` if the owner holds one of them for reading and wants to write; and those of [`lock`](MultiLock::lock).
@@ -225,13 +226,27 @@ impl MultiLock {
     /// As [`lock`](MultiLock::lock).
     pub async fn lock_as_with(&self, owner: &Owner, options: Options) -> Result<MultiGuard> {
         let wishes = self.wishes(&options, Some(owner))?;
-        let clock = &wishes[0].core.keeper.clock;
+        let first = &wishes[0];
+        let clock = &first.core.keeper.clock;
         let started = clock.now();
+        // Permits are not shared between the guards of an owner.
+        let together = |wish: &Wish| Arc::ptr_eq(&wish.core, &first.core) && wish.request.kind != Kind::Permits;
+        if (2..=first.core.capability.atomic_batch).contains(&wishes.len()) && wishes.iter().all(together) {
+            let limit = Limit::of(&first.request);
+            let requests = wishes.iter().map(|wish| wish.request.clone()).collect();
+            match limit.keep(&first.core, started, owner.take_all(&first.core, requests)).await {
+                Ok(Some(Ok(grips))) => return Ok(MultiGuard::new(grips, &wishes)),
+                // Somebody is in the way: one after the other, in order, as everybody does.
+                Ok(Some(Err(error))) if error.kind() == ErrorKind::Held && !first.request.never_waits() => {}
+                Ok(Some(Err(error))) => return Err(error),
+                Ok(None) => {}
+                Err(waited) => return Err(limit.error(&first.core, &first.request.name, waited, 0).await),
+            }
+        }
         let mut grips = Vec::with_capacity(wishes.len());
         for wish in &wishes {
             let mut request = wish.request.clone();
             request.wait = options.wait.map(|wait| wait.saturating_sub(clock.now().since(started)));
-            // Permits are not shared between the guards of an owner.
             let hold = match request.kind {
                 Kind::Permits => acquire::acquire(&wish.core, request).await?,
                 _ => owner.acquire(&wish.core, request).await?,
@@ -353,7 +368,7 @@ async fn enter<'a>(wishes: &'a [Wish], progress: &Progress) -> Result<Option<Vec
             if found.iter().all(|found| matches!(found, Found::Inside)) {
                 inside.extend(attempts);
             } else if next.request.never_waits() {
-                return Err(refused(&wishes[at..], found));
+                return Err(refused(wishes[at..].iter().map(|wish| &wish.request.name), found));
             } else {
                 together = false;
             }
@@ -384,13 +399,4 @@ fn one_of_us_lost<'a>(inside: &'a [Attempt<'_>]) -> Option<impl Future<Output = 
         let mut lost = select_all(inside.iter().map(Attempt::lost));
         std::future::poll_fn(move |cx| std::pin::Pin::new(&mut lost).poll(cx).map(|_| ()))
     })
-}
-
-/// Who was in the way: the one that the store could name, else whoever it is.
-fn refused(wishes: &[Wish], found: Vec<Found>) -> Error {
-    let mut holders = found.into_iter().map(|found| if let Found::Full(holder) = found { holder } else { None });
-    match holders.by_ref().enumerate().find(|(_, holder)| holder.is_some()) {
-        Some((at, holder)) => held(&wishes[at].request.name, holder),
-        None => Error::new(ErrorKind::Held, "not acquired: one of several names is held"),
-    }
 }

@@ -1,12 +1,14 @@
 //! Owners: re-entry, explicit and local. An owner that holds a line already gets another guard on the same ticket, with the
 //! same token and without a round trip; the last guard's end leaves.
 
-use crate::acquire::{self, Request};
+use crate::acquire::{self, Attempt, Found, Request};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Grip;
 use crate::hold::{Attach, Hold};
 use crate::locks::Core;
 use crate::name::Name;
+use crate::observe;
 use crate::store::{BoxFuture, Mode, OwnerId};
 use crate::sync::{Mutex, lock};
 use futures_util::FutureExt;
@@ -72,7 +74,19 @@ enum Slot {
     Held(Arc<Hold>),
 }
 
+impl Slot {
+    /// Whether there is nothing to attach to any more.
+    fn is_over(&self) -> bool {
+        match self {
+            Slot::Pending { way_in, .. } => way_in.upgrade().is_none_or(|way_in| way_in.peek().is_some()),
+            Slot::Held(hold) => !hold.is_held(),
+        }
+    }
+}
+
 type Shareable = std::result::Result<Arc<Grant>, Arc<Error>>;
+/// Of several names.
+type AllShareable = std::result::Result<Vec<Arc<Grant>>, Arc<Error>>;
 
 /// A hold that nobody has taken a guard on yet. If nobody does, it is left.
 struct Grant {
@@ -169,6 +183,71 @@ impl Owner {
                 Err(error) => return Err(error.again()),
             }
         }
+    }
+
+    /// All of these locks of one store in one call that does not wait: one round trip. `None`, and nothing was asked, if this
+    /// owner has one of them, or is about to: then they go one by one.
+    pub(crate) async fn take_all(&self, core: &Arc<Core>, requests: Vec<Request>) -> Option<Result<Vec<Grip>>> {
+        let exclusive: Vec<bool> = requests.iter().map(|request| request.kind.mode() == Mode::Exclusive).collect();
+        let ways_in: Vec<_> = {
+            let mut lines = lock(&self.0.lines);
+            let keys: Vec<_> = requests.iter().map(|request| (core.owner, request.name.shared_key())).collect();
+            if keys.iter().any(|key| lines.slots.get(key).is_some_and(|slot| !slot.is_over())) {
+                return None;
+            }
+            let all = self.all_in(core, requests);
+            let one = |(at, key): (usize, (OwnerId, Arc<str>))| {
+                let one = all.clone().map(move |all| all.map(|grants| grants[at].clone()));
+                let way_in = (Box::pin(one) as BoxFuture<'static, Shareable>).shared();
+                if let Some(weak) = way_in.downgrade() {
+                    lines.insert(key, Slot::Pending { way_in: weak, exclusive: exclusive[at] });
+                }
+                way_in
+            };
+            keys.into_iter().enumerate().map(one).collect()
+        };
+        let mut grips = Vec::with_capacity(ways_in.len());
+        for (way_in, exclusive) in ways_in.into_iter().zip(exclusive) {
+            match way_in.await {
+                Ok(grant) if grant.hold.attach(exclusive) == Attach::Done => {
+                    grips.push(Grip::new(core.clone(), grant.hold.clone(), exclusive));
+                }
+                // Lost already.
+                Ok(_) => return None,
+                Err(error) => return Some(Err(error.again())),
+            }
+        }
+        Some(Ok(grips))
+    }
+
+    fn all_in(&self, core: &Arc<Core>, requests: Vec<Request>) -> Shared<BoxFuture<'static, AllShareable>> {
+        let (core, owner) = (core.clone(), self.0.clone());
+        let way_in = async move {
+            for request in &requests {
+                acquire::flush(&core, &request.name).await;
+            }
+            let started = core.keeper.clock.now();
+            let mut attempts: Vec<_> = requests.iter().map(|request| Attempt::new(&core, request)).collect();
+            let found = Attempt::enter_all(&mut attempts, false).await.map_err(Arc::new)?;
+            if found.iter().any(|found| !matches!(found, Found::Inside)) {
+                return Err(Arc::new(acquire::refused(requests.iter().map(|request| &request.name), found)));
+            }
+            let mut grants = Vec::with_capacity(requests.len());
+            for (request, attempt) in requests.iter().zip(attempts) {
+                let hold = attempt.confirm().await.map_err(Arc::new)?;
+                let hold = hold.ok_or_else(|| Arc::new(acquire::held(&request.name, None)))?;
+                observe::acquired(&hold, core.keeper.clock.now().since(started));
+                let exclusive = request.kind.mode() == Mode::Exclusive;
+                grants.push(Arc::new(Grant { core: core.clone(), hold, exclusive }));
+            }
+            // Before anybody hears of it, as for one.
+            let mut lines = lock(&owner.lines);
+            for (request, grant) in requests.iter().zip(&grants) {
+                lines.insert((core.owner, request.name.shared_key()), Slot::Held(grant.hold.clone()));
+            }
+            Ok(grants)
+        };
+        (Box::pin(way_in) as BoxFuture<'static, AllShareable>).shared()
     }
 
     fn way_in(&self, core: &Arc<Core>, request: Request, exclusive: bool) -> Shared<BoxFuture<'static, Shareable>> {

@@ -82,8 +82,8 @@ mod http {
         }
 
         fn write<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<()>> {
+            let client = TokenLayer::new(token).layer(self.0.clone());
             Box::pin(async {
-                let client = TokenLayer::new(token).layer(self.0.clone());
                 let Ok(response) = client.oneshot(Request::new(String::new())).await;
                 match response.status() {
                     StatusCode::OK => Ok(()),

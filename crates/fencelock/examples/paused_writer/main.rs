@@ -29,7 +29,8 @@ use std::time::Duration;
 
 /// Set for the second process: where the locks are.
 pub(crate) const WRITER: &str = "FENCELOCK_EXAMPLE_WRITER";
-const LEASE: Duration = Duration::from_secs(1);
+/// The shortest that every store here can keep.
+const LEASE: Duration = Duration::from_secs(2);
 
 /// Anything that can go wrong.
 pub(crate) type Anyhow<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -129,6 +129,15 @@ impl Concurrency {
         self.take(Some(wait)).await
     }
 
+    /// How many keys are remembered in this process.
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> usize {
+        match &self.home {
+            Home::Local(queues) => lock(queues).len(),
+            Home::Shared { .. } => 0,
+        }
+    }
+
     async fn take(&self, wait: Option<Duration>) -> Result<Slot> {
         let place = match &self.home {
             Home::Local(queues) => self.take_local(queues, wait).await?,

@@ -2,8 +2,9 @@
 
 use super::bucket::{Bucket, MOST, Rule, SET_BACK};
 use super::buckets::Buckets;
-use super::{Limit, Rate};
+use super::{Concurrency, Limit, Rate};
 use crate::beside::Ask;
+use futures_util::FutureExt;
 use std::time::Duration;
 
 fn tokens(count: u32, per: Duration, burst: u32) -> Rule {
@@ -118,4 +119,22 @@ fn a_million_keys_take_bounded_memory() {
     }
     assert!(buckets.len() <= 1_000, "{}", buckets.len());
     assert!(!buckets.decide("busy", &ask, now).0.granted);
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_is_in_is_not_remembered() {
+    let limit = Concurrency::local(1);
+    for i in 0..10_000 {
+        let one = limit.key(&format!("user {i}"));
+        let slot = one.try_acquire().await.unwrap();
+        // Refused, timed out, given up: none of it is left.
+        assert!(one.try_acquire().await.is_err());
+        if i % 100 == 0 {
+            assert!(one.acquire_within(Duration::from_millis(1)).await.is_err());
+        }
+        assert!(one.acquire().now_or_never().is_none());
+        assert_eq!(limit.keys(), 1);
+        drop(slot);
+        assert_eq!(limit.keys(), 0);
+    }
 }

@@ -36,6 +36,47 @@ async fn two_requests_for_ten_names_at_once() {
     assert_eq!(server.requests() - before, 40);
 }
 
+/// Names on two servers and in a file, under one guard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_requests_for_each_server_of_several() {
+    let (folder, servers) = (tempfile::tempdir().unwrap(), [Server::start(), Server::start()]);
+    let file = Locks::connect(&format!("sqlite:{}", folder.path().join("locks.db").display())).await.unwrap();
+    let east = Locks::connect(&format!("{}?label=east", servers[0].url())).await.unwrap();
+    let west = Locks::connect(&format!("{}?label=west", servers[1].url())).await.unwrap();
+    // Sorted by name over all stores: each has a run of its own, which is one call.
+    let names = |prefix: &str| (0..5).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
+    let all = || east.all(names("a")).and(west.all(names("b"))).and(file.all(names("c")));
+    all().lock().await.unwrap().release().await.unwrap();
+    let before = [servers[0].requests(), servers[1].requests()];
+    let guard = all().lock().await.unwrap();
+    assert_eq!(guard.tokens().len(), 15);
+    assert_eq!(west.mutex("b3").try_lock().await.unwrap_err().kind(), fencelock::ErrorKind::Held);
+    let refused = file.all(["c4"]).and(east.all(["z"])).try_lock().await.unwrap_err();
+    assert_eq!(refused.name(), Some("c4"));
+    guard.release().await.unwrap();
+    // One more of the try that was refused on this server; the other was not asked for "z".
+    assert_eq!([servers[0].requests() - before[0], servers[1].requests() - before[1]], [2, 3]);
+    for locks in [&east, &west, &file] {
+        assert!(locks.list("").await.unwrap().is_empty());
+    }
+}
+
+#[test]
+fn two_requests_for_ten_names_without_async_too() {
+    let server = Server::start();
+    let locks = fencelock::blocking::Locks::connect(&server.url()).unwrap();
+    let ten = || locks.all((0..10).map(|i| format!("n{i}")));
+    ten().lock().unwrap().release().unwrap();
+    let before = server.requests();
+    for _ in 0..20 {
+        let guard = ten().lock().unwrap();
+        assert_eq!(guard.tokens().len(), 10);
+        assert_eq!(ten().lock().unwrap().tokens(), guard.tokens(), "this thread has them: no request");
+        guard.release().unwrap();
+    }
+    assert_eq!(server.requests() - before, 40);
+}
+
 const TASKS: usize = 16;
 const ROUNDS: usize = 25;
 
