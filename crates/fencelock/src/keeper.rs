@@ -58,6 +58,8 @@ struct Signals {
 struct Book {
     entries: Tickets<Entry>,
     rounds: BTreeMap<Duration, Round>,
+    /// Renewals out of turn: what failed and is tried again before the next round.
+    hasty: BTreeMap<(Moment, u64), Vec<TicketId>>,
     /// When to look whether a ticket is late. Renewals move the real deadline without touching this: whoever looks too early
     /// looks again.
     deadlines: BTreeSet<(Moment, TicketId)>,
@@ -457,15 +459,21 @@ impl Keeper {
         }
     }
 
-    /// The next rounds of these tickets come at the latest when they want it.
+    /// Those of these tickets that cannot wait for their round are renewed by themselves, when the first of them wants it:
+    /// the others of the round are none the worse for it.
     fn hurry(&self, holds: &[Arc<Hold>], by: impl Fn(&Hold) -> Moment) {
-        let mut soonest = Moment::FAR;
+        let (mut soonest, mut hasty) = (Moment::FAR, Vec::new());
         let mut book = lock(&self.book);
         for hold in holds {
-            if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
-                round.next = round.next.min(by(hold));
-                soonest = soonest.min(round.next);
+            let by = by(hold);
+            if hold.class().and_then(|class| book.rounds.get(&class)).is_some_and(|round| by < round.next) {
+                soonest = soonest.min(by);
+                hasty.push(hold.id());
             }
+        }
+        if !hasty.is_empty() {
+            let at = (soonest, book.next_sequence());
+            book.hasty.insert(at, hasty);
         }
         self.due_at(book, soonest);
     }
@@ -613,6 +621,9 @@ impl Book {
             due = self.entries.values().filter_map(|e| Some((e.hold.clone(), e.hold.renewal(now, true)?))).collect();
         }
         let entries = &self.entries;
+        for id in due_of(&mut self.hasty, now).into_values().flatten() {
+            due.extend(entries.get(&id).and_then(|entry| Some((entry.hold.clone(), entry.hold.renewal(now, false)?))));
+        }
         self.rounds.retain(|lease, round| {
             if round.next > now {
                 return true;
@@ -629,16 +640,16 @@ impl Book {
     }
 
     fn take_leaves(&mut self, now: Moment) -> Vec<Leave> {
-        let later = self.later.split_off(&(now.after(Duration::from_nanos(1)), 0));
-        let due = std::mem::replace(&mut self.later, later);
+        let due = due_of(&mut self.later, now);
         self.leaves.drain(..).chain(due.into_values()).collect()
     }
 
     fn next_due(&self) -> Moment {
         let round = self.rounds.values().map(|round| round.next).min();
         let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let hasty = self.hasty.first_key_value().map(|((at, _), _)| *at);
         let leave = self.later.first_key_value().map(|((at, _), _)| *at);
-        [round, deadline, leave].into_iter().flatten().min().unwrap_or(Moment::FAR)
+        [round, hasty, deadline, leave].into_iter().flatten().min().unwrap_or(Moment::FAR)
     }
 
     /// Whether every release has been sent; orphans that were left once and are only watched do not count.
@@ -749,6 +760,12 @@ impl Bell {
         bell.1 = Some(cx.waker().clone());
         Poll::Pending
     }
+}
+
+/// Takes out what is due.
+fn due_of<T>(all: &mut BTreeMap<(Moment, u64), T>, now: Moment) -> BTreeMap<(Moment, u64), T> {
+    let later = all.split_off(&(now.after(Duration::from_nanos(1)), 0));
+    std::mem::replace(all, later)
 }
 
 /// A third of the lease, less up to a seventh of that at random: many clients that started together drift apart.
