@@ -12,10 +12,10 @@
 //! | in this process | [`Gate`] | its pass, held during the access |
 //! | SQLite | `fence::sqlite` (feature `sqlite`) | the caller's transaction |
 //! | PostgreSQL, MySQL, MariaDB | `fencelock::sql::fence_in` (features `postgres`, `mysql`) | the caller's transaction |
-//! | the same three by another driver | [`sql`](self::sql): the table, and the text and parameters of the statements that those send | the caller's transaction |
+//! | the same three by another driver | [`sql`]: the table, and the text and parameters of the statements that those send | the caller's transaction |
 //! | Redis | `fence::redis` (feature `redis`) | one script |
 //! | ZooKeeper | `fence::zookeeper` (feature `zookeeper`) | the caller's transaction |
-//! | etcd | [`etcd`](self::etcd): conditions and operations for any client | the caller's transaction |
+//! | etcd | [`etcd`]: conditions and operations for any client | the caller's transaction |
 //! | HTTP | `fence::tower` (feature `tower`); [`header`] for others | the gate's pass |
 //!
 //! All of them take a [`Token`], which a semaphore's permit does not have, and keep their marks by name and store label.
