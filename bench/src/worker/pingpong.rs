@@ -1,9 +1,9 @@
 //! `pingpong`: two clients hand one name to each other, strictly in turn; measured from the start of a release to the
 //! return of the other's acquire. With `procs=2` the second client is another process.
 
+use super::params::Params;
+use super::{Failure, now_nanos, runtime, say};
 use crate::impls::Client;
-use crate::params::Params;
-use crate::{Failure, runtime, say};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
@@ -139,7 +139,7 @@ fn words(from: impl BufRead + Send + 'static) -> Receiver<Word> {
 /// One side. It blocks its thread between its turns, never a runtime that somebody else needs. The first side counts.
 fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Result<Histogram<u64>, Failure> {
     let runtime = runtime(1)?;
-    let clock = fencelock::clock::Clock::system();
+
     let mut taken = Histogram::new_with_bounds(1, 3_600_000_000, 3)?;
     let mut record = |from: u64, to: u64| taken.saturating_record((to.saturating_sub(from) / 1000).max(1));
     let client = runtime.block_on(Client::connect(name, addr))?;
@@ -155,7 +155,7 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
     loop {
         (link.send)(Word::Calling);
         let guard = runtime.block_on(client.lock(&pace.lock))?;
-        let got = clock.now().as_nanos();
+        let got = now_nanos();
         (link.send)(Word::Got(got));
         // What the other side said while we waited: it released, and it is calling again.
         let mut over = false;
@@ -183,7 +183,7 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
             return Ok(taken);
         }
         std::thread::sleep(pace.settle + Duration::from_micros(fastrand::u64(0..=pace.jitter)));
-        let now = clock.now().as_nanos();
+        let now = now_nanos();
         released_by_me = Some(now);
         (link.send)(Word::Releasing(now));
         runtime.block_on(guard.release())?;
