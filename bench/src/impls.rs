@@ -66,6 +66,8 @@ impl Client {
             "floor-etcd" => return Ok(Client::FloorEtcd(FloorEtcd::connect(addr).await?)),
             "etcd" if addr.contains("://") => addr.to_string(),
             "etcd" => format!("etcd://{addr}"),
+            "consul" if addr.contains("://") => addr.to_string(),
+            "consul" => format!("consul://{addr}"),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),

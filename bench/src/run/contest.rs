@@ -145,6 +145,9 @@ fn command(take: &Take<'_>, server: &Server, peers: &mut Peers) -> Result<Figure
             "etcdctl-lock" => {
                 command.env("ETCDCTL_API", "3").args(["--endpoints", &server.addr(), "lock", &take.tag, "true"])
             }
+            "consul-lock-program" => {
+                command.arg("lock").arg(format!("-http-addr={}", server.addr())).args([&take.tag, "true"])
+            }
             _ => command.arg(folder.path().join("lock")).arg("true"),
         };
         let began = Instant::now();

@@ -1,6 +1,7 @@
 //! `run`: ours, the floors and the peers against real servers, in turns (A B A B), and the report.
 
 mod chart;
+mod consul;
 mod contest;
 mod machine;
 mod peers;

@@ -25,7 +25,7 @@ fn program_of(lock: &str) -> Program {
         "rslock" | "rslock-fast" => Program::Rust,
         "kazoo-lock" | "redis-py" | "redis-py-fast" => Program::Python,
         "node-redlock" | "node-redlock-fast" => Program::Node,
-        "fencelock-run" | "flock" | "etcdctl-lock" => Program::Command,
+        "fencelock-run" | "flock" | "etcdctl-lock" | "consul-lock-program" => Program::Command,
         _ => Program::Ours,
     }
 }
@@ -136,6 +136,9 @@ fn holder(lock: &str) -> Result<Command, String> {
             let ours = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fencelock");
             let missing = || "fencelock is not built: cargo build --release".to_string();
             return ours.exists().then(|| Command::new(&ours)).ok_or_else(missing);
+        }
+        "consul-lock-program" => {
+            return super::consul::program().map(Command::new).ok_or_else(|| "there is no consul".into());
         }
         "etcdctl-lock" => "etcdctl",
         other => other,

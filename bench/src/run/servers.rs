@@ -1,5 +1,6 @@
 //! The real servers, as the tests start them, and what they count.
 
+use super::consul::Agent;
 use super::process::Usage;
 use crate::worker::Failure;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,13 +32,14 @@ pub(crate) enum Kind {
     Redis,
     Zookeeper,
     Etcd,
+    Consul,
     Postgres,
     Mysql,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 6] =
-        [Kind::Sqlite, Kind::Redis, Kind::Zookeeper, Kind::Etcd, Kind::Postgres, Kind::Mysql];
+    pub(crate) const ALL: [Kind; 7] =
+        [Kind::Sqlite, Kind::Redis, Kind::Zookeeper, Kind::Etcd, Kind::Consul, Kind::Postgres, Kind::Mysql];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -45,6 +47,7 @@ impl Kind {
             Kind::Redis => "redis",
             Kind::Zookeeper => "zookeeper",
             Kind::Etcd => "etcd",
+            Kind::Consul => "consul",
             Kind::Postgres => "postgres",
             Kind::Mysql => "mysql",
         }
@@ -57,6 +60,7 @@ pub(crate) enum Server {
     Redis(redis::Server),
     Zookeeper(zookeeper::Server),
     Etcd(etcd::Cluster),
+    Consul(Agent),
     Postgres(postgres::Server),
     Mysql(mysql::Server),
 }
@@ -72,12 +76,15 @@ pub(crate) struct Counts {
 impl Server {
     /// A fresh one. The test helpers panic where their server is not on the machine: that is an error here.
     pub(crate) fn start(kind: Kind) -> Result<Server, Failure> {
+        if kind == Kind::Consul {
+            return Ok(Server::Consul(Agent::start()?));
+        }
         std::panic::set_hook(Box::new(|_| {}));
         let started = std::panic::catch_unwind(|| match kind {
             Kind::Sqlite => Server::Sqlite(tempfile::tempdir().expect("a temporary folder")),
             Kind::Redis => Server::Redis(redis::Server::start()),
             Kind::Zookeeper => Server::Zookeeper(zookeeper::Server::start()),
-            Kind::Etcd => Server::Etcd(etcd::Cluster::one()),
+            Kind::Etcd | Kind::Consul => Server::Etcd(etcd::Cluster::one()),
             Kind::Postgres => Server::Postgres(postgres::Server::start(&[])),
             Kind::Mysql => Server::Mysql(mysql::Server::start(&[])),
         });
@@ -102,6 +109,7 @@ impl Server {
             Server::Redis(server) => server.port(),
             Server::Zookeeper(server) => server.port(),
             Server::Etcd(cluster) => cluster.members[0].port,
+            Server::Consul(agent) => agent.port,
             Server::Postgres(server) => server.port,
             Server::Mysql(server) => server.port,
         };
@@ -115,6 +123,7 @@ impl Server {
             Server::Redis(_) => format!("redis://{}", self.addr()),
             Server::Zookeeper(_) => format!("zookeeper://{}", self.addr()),
             Server::Etcd(_) => format!("etcd://{}", self.addr()),
+            Server::Consul(_) => format!("consul://{}", self.addr()),
             Server::Postgres(_) => format!("postgres://postgres@{}/postgres", self.addr()),
             Server::Mysql(_) => format!("mysql://root@{}/test", self.addr()),
         }
@@ -129,6 +138,7 @@ impl Server {
             Server::Redis(server) => Some(server.pid),
             Server::Zookeeper(server) => Some(server.pid),
             Server::Etcd(cluster) => Some(cluster.members[0].pid),
+            Server::Consul(agent) => Some(agent.child.id()),
             Server::Postgres(server) => child(&server.child),
             Server::Mysql(server) => child(&server.child),
         };
@@ -182,6 +192,11 @@ impl Server {
             Server::Etcd(cluster) => {
                 let text = cluster.members[0].get("/version").unwrap_or_default();
                 text.split('"').nth(3).unwrap_or_default().to_string()
+            }
+            Server::Consul(agent) => {
+                let me = agent.get("/v1/agent/self").unwrap_or_default();
+                let version = me.split("\"Version\":\"").nth(1).or_else(|| me.split("\"Version\": \"").nth(1));
+                version.and_then(|rest| rest.split('"').next()).unwrap_or_default().to_string()
             }
             Server::Postgres(_) => super::machine::first_line("psql", &["--version"]),
             Server::Mysql(_) => super::machine::first_line("mariadbd", &["--version"]),
