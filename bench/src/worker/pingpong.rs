@@ -150,31 +150,22 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
         while link.receive.recv()? != Word::Calling {}
         while !matches!(link.receive.recv()?, Word::Got(_)) {}
     }
-    let mut released_by_other: Option<u64> = None;
-    let mut released_by_me: Option<u64> = None;
     loop {
         (link.send)(Word::Calling);
         let guard = runtime.block_on(client.lock(&pace.lock))?;
         let got = now_nanos();
         (link.send)(Word::Got(got));
         // What the other side said while we waited: it released, and it is calling again.
-        let mut over = false;
-        loop {
+        let mut released_by_other: Option<u64> = None;
+        let over = loop {
             match link.receive.recv()? {
-                Word::Got(at) => {
-                    if let Some(from) = released_by_me.take() {
-                        record(from, at);
-                    }
-                }
                 Word::Releasing(at) => released_by_other = Some(at),
-                Word::Calling => break,
-                Word::Over => {
-                    over = true;
-                    break;
-                }
+                Word::Calling => break false,
+                Word::Over => break true,
+                Word::Got(_) => {}
             }
-        }
-        if let Some(from) = released_by_other.take() {
+        };
+        if let Some(from) = released_by_other {
             record(from, got);
         }
         if over {
@@ -184,15 +175,18 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
         }
         std::thread::sleep(pace.settle + Duration::from_micros(fastrand::u64(0..=pace.jitter)));
         let now = now_nanos();
-        released_by_me = Some(now);
         (link.send)(Word::Releasing(now));
         runtime.block_on(guard.release())?;
-        if first && Instant::now() >= pace.end {
-            (link.send)(Word::Over);
-            // The other one gets in, sees that it is over and leaves.
-            if let (Word::Got(at), Some(from)) = (link.receive.recv()?, released_by_me.take()) {
-                record(from, at);
+        // Before the other one has it, whoever does not queue could take it again.
+        loop {
+            if let Word::Got(at) = link.receive.recv()? {
+                record(now, at);
+                break;
             }
+        }
+        if first && Instant::now() >= pace.end {
+            // The other one is in, sees that it is over and leaves.
+            (link.send)(Word::Over);
             runtime.block_on(client.close());
             return Ok(taken);
         }
