@@ -1,5 +1,5 @@
 //! How often an uncontended lock and its release allocate, all threads of the process together: a count that no noise touches. The bounds are
-//! what was found, and a tenth more; whoever allocates less lowers them.
+//! what was found (17, 28 and 33), and a little more; whoever allocates less lowers them.
 
 use fencelock::Locks;
 
@@ -16,7 +16,9 @@ const CYCLES: u64 = 500;
 async fn per_cycle(url: &str) -> f64 {
     let locks = Locks::connect(url).await.unwrap();
     let mutex = locks.mutex("counted");
-    let cycle = async || drop(mutex.lock().await.unwrap().release().await.unwrap());
+    let cycle = async || {
+        mutex.lock().await.unwrap().release().await.unwrap();
+    };
     // Connections, threads, buffers that are kept.
     for _ in 0..50 {
         cycle().await;
@@ -37,9 +39,9 @@ fn a_cycle_allocates_no_more_than_it_did() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (server, folder) = (redis_server::Server::start(), tempfile::tempdir().unwrap());
     let bounds = [
-        ("memory:".to_string(), 1000.0),
-        (format!("sqlite:{}", folder.path().join("locks.db").display()), 1000.0),
-        (server.url(), 1000.0),
+        ("memory:".to_string(), 18.0),
+        (format!("sqlite:{}", folder.path().join("locks.db").display()), 30.0),
+        (server.url(), 36.0),
     ];
     for (url, bound) in bounds {
         let found = runtime.block_on(per_cycle(&url));
