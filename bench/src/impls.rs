@@ -1,8 +1,8 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
-use crate::Failure;
-use crate::floor_etcd::FloorEtcd;
-use crate::floors::{self, Floor};
+use crate::floors::etcd::FloorEtcd;
+use crate::floors::sql::{self as floors, Floor};
+use crate::worker::Failure;
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
@@ -16,7 +16,7 @@ pub(crate) enum Client {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
     FloorZookeeper(zookeeper_client::Client),
-    FloorSql(Floor),
+    FloorSql(Floor, String),
     FloorEtcd(FloorEtcd),
 }
 
@@ -44,11 +44,13 @@ impl Client {
             "zookeeper" => format!("zookeeper://{addr}"),
             "floor-postgres" | "floor-postgres-session" => {
                 let session = kind.ends_with("-session");
-                return Ok(Client::FloorSql(Floor::postgres(&floors::url("postgres", addr), session).await?));
+                let url = floors::url("postgres", addr);
+                return Ok(Client::FloorSql(Floor::postgres(&url, session).await?, url));
             }
             "floor-mysql" | "floor-mysql-session" => {
                 let session = kind.ends_with("-session");
-                return Ok(Client::FloorSql(Floor::mysql(&floors::url("mysql", addr), session).await?));
+                let url = floors::url("mysql", addr);
+                return Ok(Client::FloorSql(Floor::mysql(&url, session).await?, url));
             }
             "postgres" | "mysql" => floors::url(kind, addr),
             "postgres-session" => floors::session_url("postgres", addr),
@@ -64,6 +66,8 @@ impl Client {
             "floor-etcd" => return Ok(Client::FloorEtcd(FloorEtcd::connect(addr).await?)),
             "etcd" if addr.contains("://") => addr.to_string(),
             "etcd" => format!("etcd://{addr}"),
+            "consul" if addr.contains("://") => addr.to_string(),
+            "consul" => format!("consul://{addr}"),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),
@@ -103,7 +107,7 @@ impl Client {
                     }
                 }
             }
-            Client::FloorSql(floor) => {
+            Client::FloorSql(floor, _) => {
                 floor.lock(name).await?;
                 Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
             }
@@ -116,6 +120,19 @@ impl Client {
                 };
                 Ok(Held::FloorEtcd { floor: floor.clone(), name: name.to_string(), made })
             }
+        }
+    }
+
+    /// What a worker needs of its own: only locks of a connection need a connection each, all others share the process'.
+    pub(crate) async fn handle(&self) -> Result<Client, Failure> {
+        match self {
+            Client::FloorSql(Floor::Postgres { session: true, .. }, url) => {
+                Ok(Client::FloorSql(Floor::postgres(url, true).await?, url.clone()))
+            }
+            Client::FloorSql(Floor::Mysql { session: true, .. }, url) => {
+                Ok(Client::FloorSql(Floor::mysql(url, true).await?, url.clone()))
+            }
+            _ => Ok(self.clone()),
         }
     }
 

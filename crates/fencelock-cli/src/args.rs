@@ -118,9 +118,17 @@ pub(crate) enum Verb {
     /// be at work: only a resource that checks the token is safe.
     Break(Break),
     /// What this build speaks, the URL forms, and what each store promises
-    Stores,
+    Stores(Stores),
     /// Print a completion script for your shell
     Completions(Completions),
+}
+
+/// `stores`
+#[derive(Debug, Args)]
+pub(crate) struct Stores {
+    /// Which store for what: what each survives, what it does not, and how fast it was in the last committed measurement
+    #[arg(long)]
+    pub(crate) compare: bool,
 }
 
 /// `run`

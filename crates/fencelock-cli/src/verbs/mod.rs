@@ -1,6 +1,7 @@
 //! One verb per file.
 
 pub(crate) mod break_ticket;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod elect;
 pub(crate) mod hold;

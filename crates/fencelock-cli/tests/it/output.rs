@@ -283,3 +283,20 @@ fn a_reader_that_goes_away_is_no_failure() {
     let done = crate::support::finish(command);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("0\n", ""));
 }
+
+#[test]
+fn stores_compared_in_text_and_json() {
+    let home = Home::new();
+    let done = home.say("stores --compare");
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let sqlite = "sqlite: shared by one host; needs a file on a local disk\n    survives kill -9 of any process, a restart, a power cut\n";
+    assert!(done.stdout.contains(sqlite), "{}", done.stdout);
+    let done = home.say("stores --compare --json");
+    let stores: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let memory = &stores[0];
+    assert_eq!((memory["store"].as_str(), memory["shared_by"].as_str()), (Some("memory"), Some("one process")));
+    assert!(memory["one_worker_per_second"].is_null(), "nobody measures it: {memory}");
+    let measured: Vec<_> =
+        stores.as_array().unwrap().iter().filter(|store| store["one_worker_per_second"].is_u64()).collect();
+    assert!(measured.iter().any(|store| store["store"] == "redis"), "{stores}");
+}

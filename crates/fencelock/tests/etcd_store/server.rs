@@ -16,7 +16,7 @@ pub(crate) struct Cluster {
 pub(crate) struct Member {
     /// The shell that guards it, and itself.
     child: Child,
-    pid: u32,
+    pub(crate) pid: u32,
     dir: TempDir,
     pub(crate) port: u16,
     args: Vec<String>,

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// Something that runs in the background until it is dropped.
 pub(crate) struct Server {
     folder: TempDir,
-    child: Mutex<Option<Child>>,
+    pub(crate) child: Mutex<Option<Child>>,
     pub(crate) port: u16,
 }
 

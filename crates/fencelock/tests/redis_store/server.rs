@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub(crate) struct Server {
     /// The shell that guards it, and itself.
     child: Child,
-    pid: u32,
+    pub(crate) pid: u32,
     dir: TempDir,
     port: u16,
     program: PathBuf,

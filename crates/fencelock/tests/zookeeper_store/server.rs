@@ -15,7 +15,7 @@ const UP: Duration = Duration::from_secs(60);
 pub(crate) struct Server {
     /// The shell that guards it, and itself.
     child: Child,
-    pid: u32,
+    pub(crate) pid: u32,
     dir: TempDir,
     port: u16,
     flags: Vec<String>,

@@ -1,6 +1,6 @@
 //! The floors below the SQL stores: two bare single-row UPDATE transactions for rows, the bare lock calls for sessions.
 
-use crate::Failure;
+use crate::worker::Failure;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use std::sync::Arc;

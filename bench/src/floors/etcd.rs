@@ -1,6 +1,6 @@
 //! The floor below the etcd store: the barest correct calls, on a connection with the store's settings.
 
-use crate::Failure;
+use crate::worker::Failure;
 use rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use rpc::kv_client::KvClient;
 use rpc::lease_client::LeaseClient;
@@ -8,7 +8,7 @@ use rpc::request_op::Request;
 use rpc::{Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest};
 use tonic::transport::{Channel, Endpoint};
 
-#[path = "../../crates/fencelock/src/store/etcd/rpc.rs"]
+#[path = "../../../crates/fencelock/src/store/etcd/rpc.rs"]
 #[allow(
     clippy::all,
     clippy::allow_attributes_without_reason,

@@ -1,8 +1,8 @@
 //! `idle`: many that wait for one holder; `hold`: many locks held at once. Both say how much processor time it took.
 
+use super::params::Params;
+use super::{Failure, cpu_secs, runtime, say};
 use crate::impls::Client;
-use crate::params::Params;
-use crate::{Failure, cpu_secs, runtime, say};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

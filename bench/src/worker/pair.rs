@@ -1,8 +1,8 @@
 //! `pair`: workers that lock, hold and release in a loop.
 
+use super::params::Params;
+use super::{Failure, runtime, say};
 use crate::impls::Client;
-use crate::params::Params;
-use crate::{Failure, runtime, say};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::sync::Arc;
@@ -36,22 +36,27 @@ pub(crate) fn run(name: &str, addr: &str, params: &Params) -> Result<(), Failure
     runtime(threads)?.block_on(async {
         let client = Client::connect(name, addr).await?;
         let mine = Arc::new(Plan { names: "own".into(), tag: format!("{}-warm", plan.tag), hold: Duration::ZERO });
-        measure(&client, threads, warm, &mine).await?;
+        let mut clients = Vec::with_capacity(threads);
+        for _ in 0..threads {
+            clients.push(client.handle().await?);
+        }
+        measure(&clients, warm, &mine).await?;
         say(&json!({"event": "ready"}));
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
         let started = Instant::now();
-        let tallies = measure(&client, threads, window, &plan).await?;
+        let tallies = measure(&clients, window, &plan).await?;
         report(name, started.elapsed(), &tallies);
         client.close().await;
         Ok(())
     })
 }
 
-async fn measure(client: &Client, threads: usize, window: Duration, plan: &Arc<Plan>) -> Result<Vec<Tally>, Failure> {
+async fn measure(clients: &[Client], window: Duration, plan: &Arc<Plan>) -> Result<Vec<Tally>, Failure> {
     let end = Instant::now() + window;
+    let each = clients.iter().enumerate();
     let workers: Vec<_> =
-        (0..threads).map(|worker| tokio::spawn(work(client.clone(), worker, end, plan.clone()))).collect();
+        each.map(|(worker, client)| tokio::spawn(work(client.clone(), worker, end, plan.clone()))).collect();
     let mut tallies = Vec::new();
     for worker in workers {
         tallies.push(worker.await?);

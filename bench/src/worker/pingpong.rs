@@ -1,9 +1,9 @@
 //! `pingpong`: two clients hand one name to each other, strictly in turn; measured from the start of a release to the
 //! return of the other's acquire. With `procs=2` the second client is another process.
 
+use super::params::Params;
+use super::{Failure, now_nanos, runtime, say};
 use crate::impls::Client;
-use crate::params::Params;
-use crate::{Failure, runtime, say};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
@@ -139,7 +139,7 @@ fn words(from: impl BufRead + Send + 'static) -> Receiver<Word> {
 /// One side. It blocks its thread between its turns, never a runtime that somebody else needs. The first side counts.
 fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Result<Histogram<u64>, Failure> {
     let runtime = runtime(1)?;
-    let clock = fencelock::clock::Clock::system();
+
     let mut taken = Histogram::new_with_bounds(1, 3_600_000_000, 3)?;
     let mut record = |from: u64, to: u64| taken.saturating_record((to.saturating_sub(from) / 1000).max(1));
     let client = runtime.block_on(Client::connect(name, addr))?;
@@ -150,31 +150,22 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
         while link.receive.recv()? != Word::Calling {}
         while !matches!(link.receive.recv()?, Word::Got(_)) {}
     }
-    let mut released_by_other: Option<u64> = None;
-    let mut released_by_me: Option<u64> = None;
     loop {
         (link.send)(Word::Calling);
         let guard = runtime.block_on(client.lock(&pace.lock))?;
-        let got = clock.now().as_nanos();
+        let got = now_nanos();
         (link.send)(Word::Got(got));
         // What the other side said while we waited: it released, and it is calling again.
-        let mut over = false;
-        loop {
+        let mut released_by_other: Option<u64> = None;
+        let over = loop {
             match link.receive.recv()? {
-                Word::Got(at) => {
-                    if let Some(from) = released_by_me.take() {
-                        record(from, at);
-                    }
-                }
                 Word::Releasing(at) => released_by_other = Some(at),
-                Word::Calling => break,
-                Word::Over => {
-                    over = true;
-                    break;
-                }
+                Word::Calling => break false,
+                Word::Over => break true,
+                Word::Got(_) => {}
             }
-        }
-        if let Some(from) = released_by_other.take() {
+        };
+        if let Some(from) = released_by_other {
             record(from, got);
         }
         if over {
@@ -183,16 +174,19 @@ fn side(name: &str, addr: &str, pace: &Pace, mut link: Link, first: bool) -> Res
             return Ok(taken);
         }
         std::thread::sleep(pace.settle + Duration::from_micros(fastrand::u64(0..=pace.jitter)));
-        let now = clock.now().as_nanos();
-        released_by_me = Some(now);
+        let now = now_nanos();
         (link.send)(Word::Releasing(now));
         runtime.block_on(guard.release())?;
-        if first && Instant::now() >= pace.end {
-            (link.send)(Word::Over);
-            // The other one gets in, sees that it is over and leaves.
-            if let (Word::Got(at), Some(from)) = (link.receive.recv()?, released_by_me.take()) {
-                record(from, at);
+        // Before the other one has it, whoever does not queue could take it again.
+        loop {
+            if let Word::Got(at) = link.receive.recv()? {
+                record(now, at);
+                break;
             }
+        }
+        if first && Instant::now() >= pace.end {
+            // The other one is in, sees that it is over and leaves.
+            (link.send)(Word::Over);
             runtime.block_on(client.close());
             return Ok(taken);
         }

@@ -1,0 +1,4 @@
+//! The floors below our stores: the barest correct calls on a connection with the store's settings.
+
+pub(crate) mod etcd;
+pub(crate) mod sql;
