@@ -30,14 +30,17 @@ async function start() {
   }
   for (const store of menu.stores) $('store').append(el('option', { value: store }, store));
   for (const label of document.querySelectorAll('.nginx')) label.hidden = !menu.nginx;
+  $('pause').addEventListener('click', () => $('pause').setAttribute('aria-pressed', String(!pausing())));
   const events = new EventSource('/events');
   events.onmessage = (event) => draw(JSON.parse(event.data));
 }
 
+const pausing = () => $('pause').getAttribute('aria-pressed') === 'true';
+
 async function run(strategy) {
   const checked = (id) => $(id).checked;
   const order = {
-    strategy, store: $('store').value, pause: checked('pause'),
+    strategy, store: $('store').value, pause: pausing(),
     bucket: checked('bucket'), limit_req: checked('limit_req'), limit_conn: checked('limit_conn'),
   };
   const answer = await fetch('/run', {
@@ -96,9 +99,9 @@ function drawNodes() {
   $('nodes').replaceChildren(...names.map((name, i) => {
     const sold = state.books.by_node[name] ?? 0;
     const bar = el('span', { style: `width:${sold / most * 100}%` });
-    const node = el('div', { class: 'node' }, el('b', {}, el('span', {}, name), el('span', {}, number(sold))), el('i', {}, bar));
-    node.classList.toggle('frozen', state.frozen === i);
-    return node;
+    const frozen = state.frozen === i;
+    const label = el('span', {}, name, ...(frozen ? [el('em', {}, '❄ frozen')] : []));
+    return el('div', { class: frozen ? 'node frozen' : 'node' }, el('b', {}, label, el('span', {}, number(sold))), el('i', {}, bar));
   }));
 }
 

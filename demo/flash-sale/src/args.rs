@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Sale(SaleArgs),
     /// Measures stripes against one lock, and a lock per product against one for the shop
     Compare(CompareArgs),
+    /// Opens a shop and keeps it open until Ctrl-C: for JMeter, curl, or `load` from elsewhere
+    Shop(ShopArgs),
     /// Sends customers to a shop that runs already
     Load(LoadArgs),
     /// One node of the shop (the stage starts it)
@@ -147,6 +149,19 @@ pub(crate) struct SaleArgs {
     /// Print the row as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShopArgs {
+    /// How to keep the books right, or not
+    #[arg(long)]
+    pub(crate) strategy: Strategy,
+    /// How many nodes
+    #[arg(long, default_value_t = 2)]
+    pub(crate) nodes: usize,
+    /// Where nginx listens
+    #[arg(long, default_value = "127.0.0.1:8040")]
+    pub(crate) front: SocketAddr,
 }
 
 #[derive(Args, Debug)]

@@ -20,7 +20,7 @@ mod story;
 mod strategy;
 mod web;
 
-use args::{Cli, Command, Common, LoadArgs, SaleArgs};
+use args::{Cli, Command, Common, LoadArgs, SaleArgs, ShopArgs};
 use clap::Parser;
 use live::Live;
 use plan::{Fault, Plan};
@@ -39,6 +39,7 @@ async fn main() -> ExitCode {
         Some(Command::Story(args)) => story::tell(&args, &common).await,
         Some(Command::Sale(args)) => one_sale(&args, &common).await,
         Some(Command::Compare(args)) => compare::run(&args, &common).await,
+        Some(Command::Shop(args)) => keep_shop(&args, &common).await,
         Some(Command::Load(args)) => send_customers(&args, &common).await,
         Some(Command::Node(args)) => node::serve(args.with(common)).await.map(|()| true),
     };
@@ -70,6 +71,26 @@ async fn one_sale(args: &SaleArgs, common: &Common) -> Result<bool> {
     }
     eprintln!("{}", numbers.told());
     Ok(row.verdict == "right")
+}
+
+/// Opens a shop for customers from elsewhere, and reads the books when it is closed.
+async fn keep_shop(args: &ShopArgs, common: &Common) -> Result<bool> {
+    let world = World::open(common)?;
+    let store = world.stores.first().map(String::as_str);
+    let mut plan = Plan::new(common, args.strategy, &world.databases[0], store);
+    (plan.nodes, plan.front) = (args.nodes.max(1), Some(args.front));
+    let shop = shop::Shop::open(&plan.db).await?;
+    shop.stock_up(1, plan.stock, plan.strategy == strategy::Strategy::Striped).await?;
+    let stage = stage::Stage::open(&plan).await?;
+    eprintln!("{}", stage.front());
+    for door in stage.doors() {
+        println!("open: http://{door}/stock/1");
+    }
+    tokio::signal::ctrl_c().await?;
+    drop(stage);
+    let books = shop.books().await?;
+    println!("{} left, {} of {} sold, by {:?}", books.left, books.sold, plan.stock, books.by_node);
+    Ok(books.sold <= plan.stock)
 }
 
 async fn send_customers(args: &LoadArgs, common: &Common) -> Result<bool> {

@@ -2,13 +2,14 @@
 
 use crate::Result;
 use crate::args::Limits;
+use crate::servers::GUARD;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
-/// A running nginx; it ends with this.
+/// A running nginx; it ends with this, or with the program.
 pub(crate) struct Nginx {
     _child: Child,
     pub(crate) address: SocketAddr,
@@ -22,22 +23,28 @@ pub(crate) fn found() -> Option<PathBuf> {
 }
 
 impl Nginx {
-    /// Starts it in a folder of ours, with the nodes behind it.
-    pub(crate) async fn start(folder: &Path, nodes: &[SocketAddr], limits: &Limits) -> Result<Nginx> {
+    /// Starts it in a folder of ours, with the nodes behind it; on a free port unless one is named.
+    pub(crate) async fn start(
+        folder: &Path,
+        listen: Option<SocketAddr>,
+        nodes: &[SocketAddr],
+        limits: &Limits,
+    ) -> Result<Nginx> {
         let program = found().ok_or("there is no nginx")?;
         for _ in 0..20 {
-            let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+            let address = TcpListener::bind(listen.unwrap_or(([127, 0, 0, 1], 0).into()))?.local_addr()?;
             let file = folder.join("nginx.conf");
             std::fs::write(&file, config(&folder.display().to_string(), address, nodes, limits))?;
-            let mut child = Command::new(&program)
+            let mut child = Command::new("sh")
+                .args(["-c", GUARD, "sh"])
+                .arg(&program)
                 .arg("-c")
                 .arg(&file)
                 .arg("-p")
                 .arg(folder)
-                .stdin(Stdio::null())
+                .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
-                .kill_on_drop(true)
                 .spawn()?;
             let limit = Instant::now() + Duration::from_secs(10);
             // Another process may have taken the port meanwhile: then ours ends.

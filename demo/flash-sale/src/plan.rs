@@ -25,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) pause_before_del: Duration,
     pub(crate) fault: Fault,
     pub(crate) nginx: bool,
+    /// Where nginx listens, if not anywhere.
+    pub(crate) front: Option<std::net::SocketAddr>,
     /// As it was written: `10/s`.
     pub(crate) limit: Option<String>,
     pub(crate) limits: Limits,
@@ -79,6 +81,7 @@ impl Plan {
             pause_before_del: Duration::ZERO,
             fault: Fault::Nothing,
             nginx: !common.no_nginx,
+            front: None,
             limit,
             limits: common.limits.clone(),
         }

@@ -22,6 +22,17 @@ pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 
 /// Runs one sale. `live` is told how it goes.
 pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
+    for _ in 0..10 {
+        if let Some(result) = once(plan, live).await? {
+            return Ok(result);
+        }
+        live.say("the sale was over before node-1 got to the place: once more");
+    }
+    Err("node-1 never got to the place where something was to go wrong".into())
+}
+
+/// One try; `None` if what was to go wrong could not, since the sale was over first.
+async fn once(plan: &Plan, live: &Live) -> Result<Option<(Row, Numbers)>> {
     let shop = Shop::open(&plan.db).await?;
     let of_each = plan.stock / i64::from(plan.products.max(1));
     shop.stock_up(plan.products, of_each, plan.strategy == Strategy::Striped).await?;
@@ -40,7 +51,7 @@ pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
         products: plan.products,
         timeout: Duration::from_secs(if endless { 1 } else { 60 }),
     };
-    let numbers = {
+    let (numbers, done) = {
         let going = load::run(&crowd, &tally);
         let wrong = go_wrong(plan, &mut stage, &shop, &tally, live);
         let wrong = async {
@@ -51,8 +62,7 @@ pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
             done
         };
         let (numbers, wrong) = tokio::join!(going, wrong);
-        wrong?;
-        numbers?
+        (numbers?, wrong?)
     };
     // A write may still be under way behind a customer who has left: when the nodes are gone, none is.
     for node in &mut stage.nodes {
@@ -62,8 +72,11 @@ pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
     let books = shop.books().await?;
     drop(watcher);
     let row = judge(plan, books.left, books.sold, &numbers);
+    if !done {
+        return Ok(None);
+    }
     live.ended(&row, &books);
-    Ok((row, numbers))
+    Ok(Some((row, numbers)))
 }
 
 fn judge(plan: &Plan, left: i64, sold: i64, numbers: &Numbers) -> Row {
@@ -105,12 +118,12 @@ async fn forget_lock_by_hand(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Does what is to go wrong, in the middle of the sale.
-async fn go_wrong(plan: &Plan, stage: &mut Stage, shop: &Shop, tally: &Tally, live: &Live) -> Result<()> {
+/// Does what is to go wrong, in the middle of the sale. `false` if there was no middle.
+async fn go_wrong(plan: &Plan, stage: &mut Stage, shop: &Shop, tally: &Tally, live: &Live) -> Result<bool> {
     match plan.fault {
-        Fault::Nothing | Fault::WorkPastExpiry | Fault::PausedBeforeDel => Ok(()),
+        Fault::Nothing | Fault::WorkPastExpiry | Fault::PausedBeforeDel => Ok(true),
         Fault::Killed => {
-            half_time(plan, shop, tally).await?;
+            until_sold(plan.stock / 2, shop).await?;
             live.say("every node is killed with -9");
             for node in &mut stage.nodes {
                 node.kill().await?;
@@ -119,35 +132,37 @@ async fn go_wrong(plan: &Plan, stage: &mut Stage, shop: &Shop, tally: &Tally, li
                 stage.restart(number).await?;
             }
             live.say("and started again");
-            until_sold_out(shop, Duration::from_secs(60)).await
+            until_sold_out(shop, Duration::from_secs(60)).await?;
+            Ok(true)
         }
         Fault::KilledAfterSetnx => {
-            half_time(plan, shop, tally).await?;
+            until_sold(plan.stock / 2, shop).await?;
             let node = &mut stage.nodes[0];
             tokio::time::timeout(Duration::from_secs(30), node.catch(Point::AfterSetnx)).await??;
             node.kill().await?;
             live.say("node-1 is killed with the lock in its hand");
             stage.restart(0).await?;
-            // Ends when the shop has been silent for long enough, or has sold out although it should not have.
+            // Ends when the shop has been silent for long enough, or goes on although it should not.
             let limit = Instant::now() + Duration::from_secs(20);
             while tally.silence() < STUCK && Instant::now() < limit {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            Ok(())
+            Ok(true)
         }
         Fault::Paused => {
-            half_time(plan, shop, tally).await?;
+            // Early: without a queue one node may sell most of it.
+            until_sold(plan.stock / 10, shop).await?;
             pause(plan, stage, shop, live).await
         }
     }
 }
 
-/// Waits until half of the stock is sold; or until the customers have come often enough for it.
-async fn half_time(plan: &Plan, shop: &Shop, tally: &Tally) -> Result<()> {
+/// Waits until so much is sold.
+async fn until_sold(pieces: i64, shop: &Shop) -> Result<()> {
     let limit = Instant::now() + Duration::from_secs(60);
-    while shop.books().await?.sold < plan.stock / 2 {
+    while shop.books().await?.sold < pieces {
         if Instant::now() > limit {
-            return Err(format!("the sale does not get half-way: {}", tally.numbers(plan.customers).told()).into());
+            return Err(format!("nobody sells {pieces} pieces here").into());
         }
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
@@ -165,14 +180,26 @@ async fn until_sold_out(shop: &Shop, at_most: Duration) -> Result<()> {
 
 /// Freezes the first node between a read and a write, waits until the lease is over and the others have sold the rest (or cannot),
 /// and lets it go on.
-async fn pause(plan: &Plan, stage: &mut Stage, shop: &Shop, live: &Live) -> Result<()> {
+async fn pause(plan: &Plan, stage: &mut Stage, shop: &Shop, live: &Live) -> Result<bool> {
     let node = &mut stage.nodes[0];
-    tokio::time::timeout(Duration::from_secs(30), node.catch(Point::Inside)).await??;
+    let over = async {
+        until_sold_out(shop, Duration::from_secs(60)).await?;
+        // Whoever is inside now was there before.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Ok(())
+    };
+    let caught: Result<bool> = tokio::select! {
+        caught = node.catch(Point::Inside) => caught.map(|()| true),
+        over = over => over.map(|()| false),
+    };
+    if !caught? {
+        return Ok(false);
+    }
     freeze(plan, node).await?;
     live.frozen(Some(0));
     live.say("node-1 is frozen between its read and its write");
     let past = Instant::now() + plan.lease + Duration::from_millis(500);
-    let limit = Instant::now() + plan.lease * 3 + Duration::from_secs(2);
+    let limit = Instant::now() + plan.lease * 3 + Duration::from_secs(20);
     loop {
         // Where the frozen node holds the row itself, nobody can sell anything: then time decides.
         let sold_out = shop.books().await?.left <= 0;
@@ -197,7 +224,7 @@ async fn pause(plan: &Plan, stage: &mut Stage, shop: &Shop, live: &Live) -> Resu
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Stops the process. On SQLite another of its threads may be in a transaction of the lock's file just then, and nobody could do

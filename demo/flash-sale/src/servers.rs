@@ -94,8 +94,8 @@ impl Drop for Server {
     }
 }
 
-/// The server dies with its standard input.
-const GUARD: &str =
+/// For a shell: what it starts dies with the shell's standard input, so with this program, however that ends.
+pub(crate) const GUARD: &str =
     r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
 impl Server {
@@ -164,7 +164,8 @@ fn program(kind: Kind) -> Result<PathBuf> {
 
 const JARS: &str = "/usr/share/java";
 
-/// Makes what it needs in its folder, and gives the command.
+/// Makes what it needs in its folder, and gives the command. None of them waits for the disk: what is in there is thrown away, and no two
+/// disks are alike.
 fn command(kind: Kind, program: &Path, folder: &Path, port: u16) -> Result<Command> {
     let data = folder.join("data");
     let mut command = Command::new(program);
@@ -182,7 +183,7 @@ fn command(kind: Kind, program: &Path, folder: &Path, port: u16) -> Result<Comma
             }
             succeed(init.current_dir("/"))?;
             command.arg("-D").arg(&data).arg("-k").arg(folder).args(["-p", &port.to_string()]);
-            command.args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"]);
+            command.args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200", "-c", "fsync=off"]);
         }
         Kind::MariaDb => {
             let mut init = Command::new("mariadb-install-db");
@@ -200,6 +201,7 @@ fn command(kind: Kind, program: &Path, folder: &Path, port: u16) -> Result<Comma
             command.arg(format!("--pid-file={}", folder.join("pid").display()));
             command.arg(format!("--init-file={}", file.display()));
             command.args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=300"]);
+            command.args(["--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--skip-log-bin"]);
         }
         Kind::ZooKeeper => {
             std::fs::create_dir_all(&data)?;
@@ -211,7 +213,14 @@ fn command(kind: Kind, program: &Path, folder: &Path, port: u16) -> Result<Comma
             let file = folder.join("zoo.cfg");
             std::fs::write(&file, config)?;
             let jars = ["zookeeper", "slf4j-simple"].map(|jar| format!("{JARS}/{jar}.jar")).join(":");
-            command.args(["-Xms16m", "-Xmx128m", "-Dzookeeper.jmx.log4j.disable=true", "-cp", &jars]);
+            command.args([
+                "-Xms16m",
+                "-Xmx128m",
+                "-Dzookeeper.forceSync=no",
+                "-Dzookeeper.jmx.log4j.disable=true",
+                "-cp",
+                &jars,
+            ]);
             command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(&file);
         }
         Kind::Etcd => {

@@ -104,7 +104,7 @@ impl Stage {
         let nodes: Vec<Node> = futures_util::future::try_join_all(starting).await?;
         let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
         let front = match plan.nginx && nginx::found().is_some() {
-            true => Some(Nginx::start(folder.path(), &addresses, &plan.limits).await?),
+            true => Some(Nginx::start(folder.path(), plan.front, &addresses, &plan.limits).await?),
             false => None,
         };
         Ok(Stage { plan: plan.clone(), nodes, front, _folder: folder })

@@ -123,7 +123,7 @@ async fn clicked_through(chromium: &std::path::Path) -> Result<(), String> {
         let _ = browser.evaluate("1").await?;
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-    until(&mut browser, "String(document.querySelectorAll('#chart rect').length)", "2", 30).await?;
+    until(&mut browser, "String(document.querySelectorAll('#chart rect').length >= 2)", "true", 30).await?;
     check(!browser.seen.iter().any(|(url, _)| url.contains("/assets/")), &format!("{:?}", browser.seen))?;
     check(browser.complaints.is_empty(), &format!("{:?}", browser.complaints))
 }
@@ -140,13 +140,13 @@ async fn pictures(browser: &mut Browser, folder: &std::path::Path) -> Result<(),
     for (name, width, scheme) in [("wide", 1280, "light"), ("narrow", 390, "light"), ("dark", 1280, "dark")] {
         browser.picture(&folder.join(format!("{name}.png")), width, scheme).await?;
     }
-    browser.evaluate("document.getElementById('pause').click()").await?;
+    browser.click("#pause").await?;
     browser.click("[data-strategy=\"lock\"]").await?;
     until(browser, "String(state.frozen === 0)", "true", 30).await?;
     browser.picture(&folder.join("frozen.png"), 1280, "light").await?;
     browser.picture(&folder.join("frozen-narrow.png"), 390, "dark").await?;
     until(browser, "String(state.running)", "false", 60).await?;
-    browser.evaluate("document.getElementById('pause').click()").await?;
+    browser.click("#pause").await?;
     sale(browser, "lock").await.map(|_| ())?;
     // As it was before.
     browser.command("Page.reload", json!({})).await?;

@@ -1,6 +1,6 @@
 //! The limiters in front: the token bucket of a node, and nginx's two.
 
-use crate::ran;
+use crate::{ran, together};
 
 /// How many were turned away, by what the load generator says.
 fn limited(told: &str) -> u64 {
@@ -12,6 +12,7 @@ fn limited(told: &str) -> u64 {
 
 #[test]
 fn the_token_bucket_lets_ten_a_second_through() {
+    let _together = together();
     let (_, told) = ran(&["sale", "--strategy", "for-update", "--limit", "10/s", "--work", "0s", "--no-nginx"]);
     // Two nodes, and however long it took: ten a second and one to begin with, each.
     let seconds: f64 = told.split("requests in ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
@@ -21,6 +22,7 @@ fn the_token_bucket_lets_ten_a_second_through() {
 
 #[test]
 fn nginx_limits_requests_and_connections() {
+    let _together = together();
     for words in [
         &["--limit-req", "20r/s", "--burst", "5", "--nodelay"][..],
         &["--conn-per-address", "5"],

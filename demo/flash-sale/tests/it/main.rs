@@ -6,6 +6,18 @@ mod story;
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What promises a time runs by itself; the others share the machine.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How many sales of each kind: more in a soak.
 pub(crate) fn rounds() -> usize {

@@ -1,8 +1,10 @@
 //! The table: who oversells and who does not, on SQLite and on every server of this machine; crashes; the two comparisons.
 
-use crate::{json, number, ran, rounds, whole};
+use crate::{alone, json, number, program, ran, rounds, together, whole};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const FIELDS: [&str; 15] = [
@@ -61,6 +63,7 @@ fn judged(row: &Value, told: &str) {
 
 #[test]
 fn the_quick_story_needs_nothing_installed() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().to_str().expect("a path");
     for _ in 0..rounds() {
@@ -89,6 +92,7 @@ fn the_quick_story_needs_nothing_installed() {
 
 #[test]
 fn a_pause_is_survived_by_the_fence_and_the_database_alone() {
+    let _together = together();
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().to_str().expect("a path");
     let (table, told) = json(&["story", "--quick", "--pause", "--json", "--out", out]);
@@ -103,9 +107,11 @@ fn a_pause_is_survived_by_the_fence_and_the_database_alone() {
 
 #[test]
 fn both_nodes_are_killed_and_the_books_are_right() {
+    let _together = together();
     for strategy in ["lock", "for-update", "none"] {
         for _ in 0..rounds() {
-            let (row, told) = json(&["sale", "--strategy", strategy, "--kill", "--stock", "1000", "--json"]);
+            let (row, told) =
+                json(&["sale", "--strategy", strategy, "--kill", "--stock", "1000", "--work", "0s", "--json"]);
             assert_eq!(whole(&row, "sold") + whole(&row, "stock_left"), 1000, "{told}");
             if strategy != "none" {
                 assert_eq!((whole(&row, "sold"), &row["verdict"]), (1000, &Value::from("right")), "{told}");
@@ -116,15 +122,34 @@ fn both_nodes_are_killed_and_the_books_are_right() {
 
 #[test]
 fn without_nginx_the_customers_alternate() {
+    let _together = together();
     let (row, told) = json(&["sale", "--strategy", "for-update", "--no-nginx", "--json"]);
     assert_eq!((whole(&row, "sold"), whole(&row, "stock_left")), (100, 0), "{told}");
     let (output, told) = ran(&["sale", "--strategy", "lock", "--db", "oracle:shop"]);
     assert!(!output.status.success() && told.contains("is no database for the shop"), "{told}");
 }
 
+/// The numbers of the load generator by itself, on a shop that somebody else keeps open.
+#[test]
+fn customers_come_from_elsewhere() {
+    let _together = together();
+    let mut shop = program(&["shop", "--strategy", "lock", "--front", "127.0.0.1:0"]);
+    let mut shop = shop.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program can be run");
+    let mut line = String::new();
+    BufReader::new(shop.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it says where it is");
+    let address = line.trim().trim_start_matches("open: http://").trim_end_matches("/stock/1").to_string();
+    let (numbers, told) = json(&["load", "--to", &address, "--rounds", "20", "--json"]);
+    shop.kill().and_then(|()| shop.wait()).expect("it runs");
+    assert_eq!((whole(&numbers, "requests"), whole(&numbers, "sold")), (1000, 100), "{told}");
+    assert_eq!(numbers["failures"], serde_json::json!({}), "{told}");
+    let off = number(&numbers, "qps") / number(&numbers, "by_littles_law") - 1.0;
+    assert!(off.abs() < 0.05, "{off}: {told}");
+}
+
 /// The servers are those of this machine; the tests of the stores see to it that none is missing unnoticed.
 #[test]
 fn every_store_of_this_machine_keeps_the_books() {
+    let _together = together();
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().to_str().expect("a path");
     for _ in 0..rounds() {
@@ -141,6 +166,7 @@ fn every_store_of_this_machine_keeps_the_books() {
 
 #[test]
 fn finer_locks_sell_exactly_as_much() {
+    let _together = together();
     let (compared, told) = json(&["compare", "--start", "redis", "--start", "postgres", "--json"]);
     for compared in compared.as_array().expect("two of them") {
         for row in [&compared["coarse"], &compared["fine"]] {
