@@ -1,5 +1,6 @@
 //! `cargo xtask`: the project's chores. This file reads the arguments; each chore has a file of its own.
 
+mod again;
 mod build;
 mod check;
 mod mutants;
@@ -19,7 +20,8 @@ use std::time::Duration;
 type Result<T, E = String> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
-cargo xtask test [--no-install] [FILTER]              install what is missing, run every test, say what ran where
+cargo xtask test [--no-install] [--strict] [FILTER]   install what is missing, run every test, say what ran where;
+                                                      a test that fails must pass alone three times (not with --strict)
 cargo xtask soak [--rounds N | --minutes M] [FILTER]  run the tests again and again until one fails (10 rounds)
 cargo xtask mutants [--list] [NAME...]                plant each known bug and see its test go red
 cargo xtask check                                     lock file, format, clippy, docs, every feature by itself
@@ -31,7 +33,7 @@ FILTER is a part of a test's name; for soak also of a suite's. Each command ends
 /// What the person asked for.
 #[derive(Debug, PartialEq)]
 enum Chore {
-    Test { install: bool, filter: Option<String> },
+    Test { install: bool, strict: bool, filter: Option<String> },
     Soak { until: soak::Until, filter: Option<String> },
     Mutants { list: bool, names: Vec<String> },
     Check,
@@ -50,12 +52,12 @@ fn main() -> ExitCode {
         }
     };
     let all_well = match chore {
-        Chore::Test { install, filter } => test::test(install, filter.as_deref()),
+        Chore::Test { install, strict, filter } => test::test(install, strict, filter.as_deref()),
         Chore::Soak { until, filter } => soak::soak(until, filter.as_deref()),
         Chore::Mutants { list: true, .. } => mutants::list(),
         Chore::Mutants { list: false, names } => mutants::mutants(&names),
         Chore::Check => check::check(),
-        Chore::Ci { install } => check::check().and_then(|checked| Ok(test::test(install, None)? && checked)),
+        Chore::Ci { install } => check::check().and_then(|checked| Ok(test::test(install, false, None)? && checked)),
         Chore::Proto => proto::proto(),
         Chore::Help => {
             println!("{USAGE}");
@@ -74,7 +76,7 @@ fn main() -> ExitCode {
 
 fn parse(args: &[String]) -> Result<Chore> {
     let mut words: Vec<String> = Vec::new();
-    let (mut install, mut list, mut until) = (true, false, None);
+    let (mut install, mut strict, mut list, mut until) = (true, false, false, None);
     let mut args = args.iter();
     let command = args.next().map(String::as_str);
     while let Some(arg) = args.next() {
@@ -84,6 +86,7 @@ fn parse(args: &[String]) -> Result<Chore> {
         };
         match (command, arg.as_str()) {
             (Some("test" | "ci"), "--no-install") => install = false,
+            (Some("test"), "--strict") => strict = true,
             (Some("soak"), "--rounds") if until.is_none() => until = Some(soak::Until::Rounds(number()?)),
             (Some("soak"), "--minutes") if until.is_none() => {
                 until = Some(soak::Until::Time(Duration::from_secs(number()?.saturating_mul(60))));
@@ -97,7 +100,7 @@ fn parse(args: &[String]) -> Result<Chore> {
         }
     }
     Ok(match command {
-        Some("test") => Chore::Test { install, filter: words.pop() },
+        Some("test") => Chore::Test { install, strict, filter: words.pop() },
         Some("soak") => Chore::Soak { until: until.unwrap_or(soak::Until::Rounds(10)), filter: words.pop() },
         Some("mutants") => Chore::Mutants { list, names: words },
         Some("check") => Chore::Check,
@@ -124,8 +127,11 @@ mod tests {
 
     #[test]
     fn arguments_mean_what_the_usage_says() {
-        assert_eq!(words("test"), Ok(Chore::Test { install: true, filter: None }));
-        assert_eq!(words("test --no-install fair"), Ok(Chore::Test { install: false, filter: Some("fair".into()) }));
+        assert_eq!(words("test"), Ok(Chore::Test { install: true, strict: false, filter: None }));
+        assert_eq!(
+            words("test --no-install --strict fair"),
+            Ok(Chore::Test { install: false, strict: true, filter: Some("fair".into()) })
+        );
         assert_eq!(words("soak"), Ok(Chore::Soak { until: soak::Until::Rounds(10), filter: None }));
         assert_eq!(
             words("soak --minutes 3 memory"),

@@ -11,24 +11,32 @@
 //!   an enter of it was unanswered is an **orphan**: "not there" proves nothing then, so it is left again and again until that
 //!   enter can have no effect any more.
 
+mod book;
+mod under_way;
+
+pub(crate) use book::Leave;
+pub(crate) use under_way::OwnLeaves;
+
 use crate::clock::{Clock, Moment};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Hold, State};
 use crate::name::Name;
 use crate::observe;
 use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId, Tickets};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock};
+use book::{Book, Entry, Round, period};
 use futures_util::FutureExt;
 use futures_util::future::Either;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use under_way::Flight;
 
 /// The most tickets that one call to the store is asked to renew or leave.
 const BATCH: usize = 500;
@@ -52,57 +60,6 @@ struct Signals {
     wanted: u64,
     settled: u64,
     ended: bool,
-}
-
-#[derive(Default)]
-struct Book {
-    entries: Tickets<Entry>,
-    rounds: BTreeMap<Duration, Round>,
-    /// When to look whether a ticket is late. Renewals move the real deadline without touching this: whoever looks too early
-    /// looks again.
-    deadlines: BTreeSet<(Moment, TicketId)>,
-    /// To be sent at once.
-    leaves: VecDeque<Leave>,
-    /// To be sent later: `min_hold`, orphans, what failed.
-    later: BTreeMap<(Moment, u64), Leave>,
-    /// Releases and changes under way, by name.
-    flying: HashMap<Arc<str>, usize>,
-    tasks: Vec<BoxFuture<'static, ()>>,
-    running: usize,
-    doubts: Vec<TicketId>,
-    doubt_all: bool,
-    /// Who waits until releases have been sent.
-    waiters: Vec<Waker>,
-    wake_at: Moment,
-    sequence: u64,
-    closing: bool,
-}
-
-struct Entry {
-    hold: Arc<Hold>,
-    looked_at: Moment,
-    class: Option<Duration>,
-}
-
-struct Round {
-    next: Moment,
-    ids: Tickets<()>,
-}
-
-/// A place to be left.
-pub(crate) struct Leave {
-    pub(crate) place: Place,
-    lease: Duration,
-    /// An enter of this place may still have an effect until then.
-    unanswered: Moment,
-    /// The ticket cannot be there any more from then on.
-    give_up: Moment,
-    tries: u32,
-    /// It was confirmed at least once; what is left is to see to an orphan.
-    confirmed: bool,
-    /// A guard's end that waits for `min_hold`: its ticket is renewed until then.
-    lingering: Option<Arc<Hold>>,
-    done: Option<oneshot::Sender<Presence>>,
 }
 
 impl Keeper {
@@ -457,15 +414,21 @@ impl Keeper {
         }
     }
 
-    /// The next rounds of these tickets come at the latest when they want it.
+    /// Those of these tickets that cannot wait for their round are renewed by themselves, when the first of them wants it:
+    /// the others of the round are none the worse for it.
     fn hurry(&self, holds: &[Arc<Hold>], by: impl Fn(&Hold) -> Moment) {
-        let mut soonest = Moment::FAR;
+        let (mut soonest, mut hasty) = (Moment::FAR, Vec::new());
         let mut book = lock(&self.book);
         for hold in holds {
-            if let Some(round) = hold.class().and_then(|class| book.rounds.get_mut(&class)) {
-                round.next = round.next.min(by(hold));
-                soonest = soonest.min(round.next);
+            let by = by(hold);
+            if hold.class().and_then(|class| book.rounds.get(&class)).is_some_and(|round| by < round.next) {
+                soonest = soonest.min(by);
+                hasty.push(hold.id());
             }
+        }
+        if !hasty.is_empty() {
+            let at = (soonest, book.next_sequence());
+            book.hasty.insert(at, hasty);
         }
         self.due_at(book, soonest);
     }
@@ -562,171 +525,6 @@ impl crate::clock::Worker for Keeper {
     }
 }
 
-impl Book {
-    /// Counts something in that is under way; an enter of these names waits for it.
-    fn take_off(&mut self, keeper: &Arc<Keeper>, names: Vec<Arc<str>>) -> Flight {
-        self.running += 1;
-        for name in &names {
-            *self.flying.entry(name.clone()).or_default() += 1;
-        }
-        Flight { keeper: keeper.clone(), names }
-    }
-
-    fn next_sequence(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence
-    }
-
-    fn strike(&mut self, id: TicketId) -> bool {
-        let Some(entry) = self.entries.remove(&id) else { return false };
-        self.deadlines.remove(&(entry.looked_at, id));
-        if let Some(round) = entry.class.and_then(|class| self.rounds.get_mut(&class)) {
-            round.ids.remove(&id);
-        }
-        true
-    }
-
-    fn take_late(&mut self, now: Moment) -> Vec<Arc<Hold>> {
-        let mut late = Vec::new();
-        while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
-            self.deadlines.remove(&(at, id));
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
-            let deadline = entry.hold.deadline();
-            if deadline <= now || entry.hold.loss().is_some() {
-                late.push(entry.hold.clone());
-            } else {
-                entry.looked_at = deadline;
-                self.deadlines.insert((deadline, id));
-            }
-        }
-        late
-    }
-
-    fn take_renewals(&mut self, now: Moment) -> Vec<(Arc<Hold>, Renew)> {
-        let mut due = Vec::new();
-        for id in std::mem::take(&mut self.doubts) {
-            let renewal =
-                self.entries.get(&id).and_then(|entry| Some((entry.hold.clone(), entry.hold.renewal(now, true)?)));
-            due.extend(renewal);
-        }
-        if std::mem::take(&mut self.doubt_all) {
-            due = self.entries.values().filter_map(|e| Some((e.hold.clone(), e.hold.renewal(now, true)?))).collect();
-        }
-        let entries = &self.entries;
-        self.rounds.retain(|lease, round| {
-            if round.next > now {
-                return true;
-            }
-            round.next = now.after(period(*lease));
-            let renewals = round.ids.keys().filter_map(|id| {
-                let hold = &entries.get(id)?.hold;
-                Some((hold.clone(), hold.renewal(now, false)?))
-            });
-            due.extend(renewals);
-            !round.ids.is_empty()
-        });
-        due
-    }
-
-    fn take_leaves(&mut self, now: Moment) -> Vec<Leave> {
-        let later = self.later.split_off(&(now.after(Duration::from_nanos(1)), 0));
-        let due = std::mem::replace(&mut self.later, later);
-        self.leaves.drain(..).chain(due.into_values()).collect()
-    }
-
-    fn next_due(&self) -> Moment {
-        let round = self.rounds.values().map(|round| round.next).min();
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let leave = self.later.first_key_value().map(|((at, _), _)| *at);
-        [round, deadline, leave].into_iter().flatten().min().unwrap_or(Moment::FAR)
-    }
-
-    /// Whether every release has been sent; orphans that were left once and are only watched do not count.
-    fn is_quiet(&self) -> bool {
-        self.leaves.is_empty()
-            && self.flying.is_empty()
-            && self.tasks.is_empty()
-            && self.later.values().all(|leave| leave.confirmed)
-    }
-
-    /// What is left in the book when nobody has a guard any more was lost and is still to be taken out of the store.
-    fn is_over(&self) -> bool {
-        self.closing && self.is_quiet() && self.running == 0 && self.entries.is_empty()
-    }
-}
-
-/// Counts something that is under way out, when it ends or is dropped.
-struct Flight {
-    keeper: Arc<Keeper>,
-    names: Vec<Arc<str>>,
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.keeper.landed_one(&self.names);
-    }
-}
-
-/// Leaves that a caller sends itself, in one call. If that is given up half-way, or fails, the keeper takes them over.
-pub(crate) struct OwnLeaves {
-    keeper: Arc<Keeper>,
-    leaves: Vec<Leave>,
-    _flight: Option<Flight>,
-}
-
-impl OwnLeaves {
-    /// Whether the same call can take these too.
-    pub(crate) fn takes(&self, other: &OwnLeaves) -> bool {
-        Arc::ptr_eq(&self.keeper, &other.keeper) && self.leaves.len() + other.leaves.len() <= BATCH
-    }
-
-    /// Takes over what another one was to send.
-    pub(crate) fn add(&mut self, mut other: OwnLeaves) {
-        self.leaves.append(&mut other.leaves);
-    }
-
-    /// One round trip, and no more.
-    pub(crate) async fn send_once(&mut self) -> Result<Vec<Presence>> {
-        let places: Vec<Place> = self.leaves.iter().map(|leave| leave.place.clone()).collect();
-        let answers = self.keeper.ask("a release", PATIENCE, || self.keeper.store.leave(&places)).await?;
-        all_of(&answers, places.len())?;
-        self.leaves.drain(..).for_each(|leave| self.keeper.left(leave));
-        Ok(answers)
-    }
-
-    /// One round trip; more only if a reply is lost: whoever finds one gone then has most likely left it himself. `There` if
-    /// all were there.
-    pub(crate) async fn send(mut self) -> Result<Presence> {
-        let clock = self.keeper.clock.clone();
-        let lease = self.leaves.first().map_or(Duration::ZERO, |leave| leave.lease);
-        let give_up = clock.now().after((lease / 2).min(Duration::from_secs(2)));
-        let mut lost_reply = false;
-        for tries in 1.. {
-            match self.send_once().await {
-                Ok(found) if lost_reply || found.iter().all(|one| *one == Presence::There) => {
-                    return Ok(Presence::There);
-                }
-                Ok(_) => return Ok(Presence::Gone),
-                Err(error) => {
-                    lost_reply |= error.effect() == Effect::Unknown;
-                    let again = clock.now().after(backoff(tries));
-                    if error.kind() != ErrorKind::Unavailable || again >= give_up {
-                        return Err(error);
-                    }
-                    clock.sleep_until(again).await;
-                }
-            }
-        }
-        unreachable!("the loop above ends by itself")
-    }
-}
-
-impl Drop for OwnLeaves {
-    fn drop(&mut self) {
-        self.leaves.drain(..).for_each(|leave| self.keeper.leave(leave));
-    }
-}
-
 /// A bell that wakes one sleeper; ringing it while nobody sleeps is not lost.
 #[derive(Default)]
 struct Bell(Mutex<(bool, Option<Waker>)>);
@@ -749,11 +547,6 @@ impl Bell {
         bell.1 = Some(cx.waker().clone());
         Poll::Pending
     }
-}
-
-/// A third of the lease, less up to a seventh of that at random: many clients that started together drift apart.
-fn period(lease: Duration) -> Duration {
-    (lease / 3).mul_f64(1.0 - fastrand::f64() / 7.0)
 }
 
 /// After a failed renewal: soon, but not in a hot loop.

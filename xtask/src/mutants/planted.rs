@@ -210,7 +210,7 @@ pub(super) const PLANTED: &[Mutant] = &[
     Mutant {
         name: "forgotten-release",
         why: "a release that was cancelled half-way is never sent",
-        file: "crates/fencelock/src/keeper.rs",
+        file: "crates/fencelock/src/keeper/under_way.rs",
         find: "        self.leaves.drain(..).for_each(|leave| self.keeper.leave(leave));",
         replace: "        self.leaves.clear();",
         package: "fencelock",

@@ -3,7 +3,7 @@
 use super::terms::clients;
 use crate::ctx::{Ctx, eventually};
 use crate::suite::tests;
-use crate::wrap::faulty::Verb;
+use crate::wrap::faulty::{Fault, Verb};
 use fencelock::store::Wake;
 use fencelock::{Options, State};
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,7 @@ tests!("crowds":
     a_thousand_waiters_get_through_in_order [Fair],
     readers_do_not_starve_a_writer [Fair Readers],
     ten_thousand_locks_are_renewed_in_few_calls [VirtualTime],
+    a_batch_that_failed_is_renewed_again_by_itself [VirtualTime],
     hundreds_of_locks_are_kept [OwnLease],
     dropped_guards_are_released_in_few_calls,
 );
@@ -96,6 +97,31 @@ async fn ten_thousand_locks_are_renewed_in_few_calls(ctx: Arc<Ctx>) {
     drop(guards);
     client.locks.close().await;
     assert_eq!(other.store.list("", None, 10).await.expect("list"), []);
+}
+
+async fn a_batch_that_failed_is_renewed_again_by_itself(ctx: Arc<Ctx>) {
+    const MANY: usize = 2_000;
+    let (clock, client, faulty, _) = clients(&ctx).await;
+    let seconds = Duration::from_secs;
+    let mut guards = Vec::with_capacity(MANY);
+    for i in 0..MANY {
+        let mutex = client.locks.mutex(&format!("n{i}"));
+        guards.push(mutex.lock_with(Options::new().lease(seconds(30))).await.expect("free"));
+    }
+    // The first round comes within these ten seconds, and one of its batches fails four seconds later. The next round is
+    // eight seconds away then; what failed is asked for a second later, and only that.
+    faulty.next(Verb::Renew, [Fault::DropAfter(seconds(4))]);
+    faulty.reset_counts();
+    clock.advance(seconds(10));
+    assert_eq!(faulty.tickets(Verb::Renew), MANY, "the round");
+    let batches = faulty.calls(Verb::Renew);
+    faulty.reset_counts();
+    clock.advance(Duration::from_millis(5_400));
+    assert_eq!((faulty.calls(Verb::Renew), faulty.tickets(Verb::Renew)), (1, MANY / batches));
+    clock.advance(seconds(30));
+    assert!(guards.iter().all(|guard| guard.state() == State::Safe));
+    drop(guards);
+    client.locks.close().await;
 }
 
 async fn hundreds_of_locks_are_kept(ctx: Arc<Ctx>) {

@@ -1,6 +1,6 @@
 //! Lowering, raising and putting out: `change`, `upgrade`, `expel`.
 
-use crate::ctx::{Client, Ctx, leased, unqueued};
+use crate::ctx::{Client, Ctx, eventually, leased, unqueued};
 use crate::suite::tests;
 use fencelock::ErrorKind;
 use fencelock::line::WHOLE;
@@ -107,8 +107,14 @@ async fn a_new_note_is_shown(ctx: Arc<Ctx>) {
     note.reason = Some("the second half".into());
     let changed = client.store.change(&ticket.place, None, Some(note)).await.expect("change");
     assert_eq!(changed, Presence::There);
-    let seen = ctx.client().await.inspect(&name).await.inside.remove(0);
-    assert_eq!((seen.reason.as_deref(), seen.weight), (Some("the second half"), WHOLE));
+    let other = ctx.client().await;
+    // Of several servers one may be a little behind the others.
+    eventually("the new note is shown", || async {
+        other.inspect(&name).await.inside[0].reason.as_deref() == Some("the second half")
+    })
+    .await;
+    let seen = other.inspect(&name).await.inside.remove(0);
+    assert_eq!(seen.weight, WHOLE);
     assert_eq!(seen.token, client.shown(token));
     client.leave(&ticket).await;
 }

@@ -41,22 +41,16 @@ impl Shared {
         let capacity = lines.iter().map(|line| line.capacity).max().unwrap_or(0);
         // One owner may have several tickets in a line, each a reader: the first of them on one node counts as the first on
         // another.
-        let mut inside: BTreeMap<(String, usize), (usize, Seen)> = BTreeMap::new();
+        let mut inside: BTreeMap<(String, usize), Vec<Seen>> = BTreeMap::new();
         for line in lines {
             let mut of_owner: HashMap<String, usize> = HashMap::new();
             for seen in line.inside.into_iter().map(without_number) {
                 let nth = of_owner.entry(seen.owner.clone()).and_modify(|nth| *nth += 1).or_default();
-                let (on, merged) = inside.entry((seen.owner.clone(), *nth)).or_insert_with(|| (0, seen.clone()));
-                // It has been there since the first node had it, and until the last one has it no more.
-                *on += 1;
-                merged.entered = merged.entered.max(seen.entered);
-                merged.admitted = merged.admitted.max(seen.admitted);
-                merged.expires_in = merged.expires_in.max(seen.expires_in);
-                merged.weight = merged.weight.min(seen.weight);
+                inside.entry((seen.owner.clone(), *nth)).or_default().push(seen);
             }
         }
-        let mut inside: Vec<Seen> =
-            inside.into_values().filter(|(on, _)| *on >= enough).map(|(_, seen)| seen).collect();
+        let on_enough = inside.into_values().filter(|on_nodes| on_nodes.len() >= enough);
+        let mut inside: Vec<Seen> = on_enough.map(merged).collect();
         inside.sort_by_key(|seen| std::cmp::Reverse(seen.admitted));
         let capacity = if inside.is_empty() { 0 } else { capacity };
         Ok(Line { capacity, inside, waiting: Vec::new() })
@@ -135,5 +129,55 @@ impl Shared {
             let hint = pending.pop()?;
             Some((hint, (hints, pending, clock)))
         })))
+    }
+}
+
+/// What the nodes say of one ticket, as one: it has been there since the first node had it, until the last one has it no
+/// more, and it says of itself what most of them have (one that a change has not come to yet is outvoted).
+fn merged(on_nodes: Vec<Seen>) -> Seen {
+    let same = |one: &Seen, other: &Seen| (&one.reason, &one.value) == (&other.reason, &other.value);
+    let votes = |one: &Seen| on_nodes.iter().filter(|other| same(one, other)).count();
+    let said = on_nodes.iter().max_by_key(|one| votes(one)).expect("only what a node has is merged").clone();
+    Seen {
+        entered: on_nodes.iter().filter_map(|seen| seen.entered).max(),
+        admitted: on_nodes.iter().filter_map(|seen| seen.admitted).max(),
+        expires_in: on_nodes.iter().filter_map(|seen| seen.expires_in).max(),
+        weight: on_nodes.iter().map(|seen| seen.weight).min().unwrap_or(said.weight),
+        ..said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Mode;
+
+    fn seen(reason: &str, weight: u32, held: u64) -> Seen {
+        Seen {
+            token: None,
+            mode: Mode::Shared,
+            weight,
+            host: "h".into(),
+            pid: 1,
+            identity: "h".into(),
+            owner: "o".into(),
+            reason: Some(reason.into()),
+            value: None,
+            entered: None,
+            admitted: Some(Duration::from_secs(held)),
+            expires_in: Some(Duration::from_secs(30 - held)),
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_behind_is_outvoted() {
+        for behind in 0..3 {
+            let mut on_nodes = vec![seen("new", 1, 2), seen("new", 1, 3)];
+            on_nodes.insert(behind, seen("old", 2, 4));
+            let one = merged(on_nodes);
+            assert_eq!((one.reason.as_deref(), one.weight), (Some("new"), 1), "behind: {behind}");
+            assert_eq!(one.admitted, Some(Duration::from_secs(4)));
+            assert_eq!(one.expires_in, Some(Duration::from_secs(28)));
+        }
     }
 }
