@@ -11,8 +11,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// No suite takes this long; one that does hangs.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// No suite takes this long; one that does hangs. Twenty stories of the flash sale, on every store, take most of an hour.
+const LIMIT: Duration = Duration::from_secs(90 * 60);
 
 /// When to stop if nothing fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "nginx",
-        used_by: "the leaky bucket, which is compared with it",
+        used_by: "the leaky bucket, which is compared with it; the flash sale",
         found_at: &["nginx"],
         packages: &["nginx-light"],
         required: true,

@@ -1,0 +1,59 @@
+//! The shop as a visitor runs it: the built program, its table, its page, its limiters, and what is left after a crash.
+
+mod limits;
+mod page;
+mod story;
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What promises a time runs by itself; the others share the machine.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many sales of each kind: more in a soak.
+pub(crate) fn rounds() -> usize {
+    if std::env::var_os("FENCELOCK_SOAK").is_some() { 20 } else { 1 }
+}
+
+/// The program with these words.
+pub(crate) fn program(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end; what it wrote.
+pub(crate) fn ran(words: &[&str]) -> (Output, String) {
+    let output = program(words).output().expect("the program can be run");
+    let told = format!(
+        "flash-sale {}\n{}\n{}",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    (output, told)
+}
+
+/// The same of a command that prints JSON.
+pub(crate) fn json(words: &[&str]) -> (Value, String) {
+    let (output, told) = ran(words);
+    let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+    (value, told)
+}
+
+pub(crate) fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {row}"))
+}
+
+pub(crate) fn whole(row: &Value, field: &str) -> i64 {
+    row[field].as_i64().unwrap_or_else(|| panic!("no whole {field} in {row}"))
+}

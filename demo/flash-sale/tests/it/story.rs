@@ -1,0 +1,180 @@
+//! The table: who oversells and who does not, on SQLite and on every server of this machine; crashes; the two comparisons.
+
+use crate::{alone, json, number, program, ran, rounds, together, whole};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const FIELDS: [&str; 15] = [
+    "strategy",
+    "store",
+    "nodes",
+    "stock",
+    "stock_left",
+    "sold",
+    "oversold",
+    "requests",
+    "qps",
+    "mean_ms",
+    "p50_ms",
+    "p99_ms",
+    "fault",
+    "stuck_ms",
+    "verdict",
+];
+
+/// What every table has to be like.
+fn checked(table: &Value, told: &str) -> Vec<Value> {
+    let rows = table.as_array().unwrap_or_else(|| panic!("{told}")).clone();
+    let mut seen = BTreeSet::new();
+    for row in &rows {
+        let fields: Vec<&str> = row.as_object().expect("a row").keys().map(String::as_str).collect();
+        assert_eq!(BTreeSet::from_iter(fields), BTreeSet::from(FIELDS), "{told}");
+        let key = (row["strategy"].to_string(), row["store"].to_string(), whole(row, "nodes"));
+        assert!(seen.insert(key), "twice: {row}");
+        assert_eq!(whole(row, "sold") + whole(row, "stock_left"), whole(row, "stock"), "the books: {row}\n{told}");
+        assert_eq!(whole(row, "oversold"), (whole(row, "sold") - whole(row, "stock")).max(0), "{row}");
+    }
+    rows
+}
+
+fn strategy(row: &Value) -> &str {
+    row["strategy"].as_str().expect("a name")
+}
+
+/// Oversells in every run, or in none.
+fn judged(row: &Value, told: &str) {
+    let oversells = match (strategy(row), whole(row, "nodes")) {
+        ("none", _) | ("process-lock", 2) | ("set-nx-px-del" | "set-nx-px-check-del", _) => true,
+        ("setnx" | "setnx-expire", _) => {
+            assert_eq!(row["verdict"], "stuck", "{row}\n{told}");
+            assert!(whole(row, "stuck_ms") >= 3000, "{row}");
+            return;
+        }
+        _ => false,
+    };
+    assert_eq!(row["verdict"], if oversells { "oversold" } else { "right" }, "{row}\n{told}");
+    if !oversells {
+        assert_eq!(whole(row, "sold"), whole(row, "stock"), "everything was wanted: {row}\n{told}");
+    }
+}
+
+#[test]
+fn the_quick_story_needs_nothing_installed() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_str().expect("a path");
+    for _ in 0..rounds() {
+        let started = Instant::now();
+        let (table, told) = json(&["story", "--quick", "--json", "--out", out]);
+        assert!(started.elapsed() < Duration::from_secs(45), "{:?}: {told}", started.elapsed());
+        let rows = checked(&table, &told);
+        let names: Vec<&str> = rows.iter().map(strategy).collect();
+        let all =
+            ["none", "process-lock", "for-update", "optimistic", "cas", "lock", "lock-unfair", "fenced", "striped"];
+        assert_eq!(names, all);
+        for row in &rows {
+            assert_eq!((&row["store"], whole(row, "nodes")), (&Value::from("sqlite"), 2));
+            judged(row, &told);
+            assert_eq!(whole(row, "requests"), 500);
+            // Requests in flight over the mean response time, on its own numbers.
+            let off = number(row, "qps") * number(row, "mean_ms") / 1000.0 / 50.0 - 1.0;
+            assert!(off.abs() < 0.05, "{off}: {row}");
+        }
+    }
+    for file in ["story.md", "story.json", "story.svg"] {
+        let text = std::fs::read_to_string(folder.path().join(file)).expect("it is written");
+        assert!(text.contains("process-lock") && text.contains("striped"), "{file}: {text}");
+    }
+}
+
+#[test]
+fn a_pause_is_survived_by_the_fence_and_the_database_alone() {
+    let _together = together();
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_str().expect("a path");
+    let (table, told) = json(&["story", "--quick", "--pause", "--json", "--out", out]);
+    let rows = checked(&table, &told);
+    assert_eq!(rows.len(), 9, "{told}");
+    for row in rows {
+        let right = matches!(strategy(&row), "fenced" | "for-update" | "optimistic" | "cas");
+        assert_eq!(row["verdict"], if right { "right" } else { "oversold" }, "{row}\n{told}");
+        assert!(row["fault"].as_str().is_some_and(|fault| fault.contains("frozen")), "{row}");
+    }
+}
+
+#[test]
+fn both_nodes_are_killed_and_the_books_are_right() {
+    let _together = together();
+    for strategy in ["lock", "for-update", "none"] {
+        for _ in 0..rounds() {
+            let (row, told) =
+                json(&["sale", "--strategy", strategy, "--kill", "--stock", "1000", "--work", "0s", "--json"]);
+            assert_eq!(whole(&row, "sold") + whole(&row, "stock_left"), 1000, "{told}");
+            if strategy != "none" {
+                assert_eq!((whole(&row, "sold"), &row["verdict"]), (1000, &Value::from("right")), "{told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_nginx_the_customers_alternate() {
+    let _together = together();
+    let (row, told) = json(&["sale", "--strategy", "for-update", "--no-nginx", "--json"]);
+    assert_eq!((whole(&row, "sold"), whole(&row, "stock_left")), (100, 0), "{told}");
+    let (output, told) = ran(&["sale", "--strategy", "lock", "--db", "oracle:shop"]);
+    assert!(!output.status.success() && told.contains("is no database for the shop"), "{told}");
+}
+
+/// The numbers of the load generator by itself, on a shop that somebody else keeps open.
+#[test]
+fn customers_come_from_elsewhere() {
+    let _together = together();
+    let mut shop = program(&["shop", "--strategy", "lock", "--front", "127.0.0.1:0"]);
+    let mut shop = shop.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program can be run");
+    let mut line = String::new();
+    BufReader::new(shop.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it says where it is");
+    let address = line.trim().trim_start_matches("open: http://").trim_end_matches("/stock/1").to_string();
+    let (numbers, told) = json(&["load", "--to", &address, "--rounds", "20", "--json"]);
+    shop.kill().and_then(|()| shop.wait()).expect("it runs");
+    assert_eq!((whole(&numbers, "requests"), whole(&numbers, "sold")), (1000, 100), "{told}");
+    assert_eq!(numbers["failures"], serde_json::json!({}), "{told}");
+    let off = number(&numbers, "qps") / number(&numbers, "by_littles_law") - 1.0;
+    assert!(off.abs() < 0.05, "{off}: {told}");
+}
+
+/// The servers are those of this machine; the tests of the stores see to it that none is missing unnoticed.
+#[test]
+fn every_store_of_this_machine_keeps_the_books() {
+    let _together = together();
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_str().expect("a path");
+    for _ in 0..rounds() {
+        let (table, told) = json(&["story", "--all", "--json", "--out", out]);
+        let rows = checked(&table, &told);
+        rows.iter().for_each(|row| judged(row, &told));
+        let stores: BTreeSet<&str> = rows.iter().filter_map(|row| row["store"].as_str()).collect();
+        for server in ["redis", "mariadb", "postgres", "zookeeper", "etcd"] {
+            assert!(stores.iter().any(|store| store.contains(server)), "no {server}: {told}");
+        }
+        assert!(rows.len() >= 40, "{told}");
+    }
+}
+
+#[test]
+fn finer_locks_sell_exactly_as_much() {
+    let _together = together();
+    let (compared, told) = json(&["compare", "--start", "redis", "--start", "postgres", "--json"]);
+    for compared in compared.as_array().expect("two of them") {
+        for row in [&compared["coarse"], &compared["fine"]] {
+            assert_eq!((whole(row, "sold"), whole(row, "stock_left")), (1000, 0), "{told}");
+            assert_eq!(row["store"], "redis + postgres", "{told}");
+        }
+        println!("counted: {}: {} times faster", compared["what"], compared["faster"]);
+    }
+    // How much faster depends on the machine and on what else it does; the stripes' work alone allows twenty times.
+    assert!(number(&compared[0], "faster") > 1.5, "{told}");
+}
