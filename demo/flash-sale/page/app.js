@@ -133,8 +133,10 @@ function drawPace() {
   const row = state.rows.at(-1);
   const shown = !state.running && row && row.strategy === state.strategy ? row : recent;
   $('qps').textContent = number(shown.qps);
-  $('mean').replaceChildren(millis(shown.mean_ms), el('small', {}, ' ms'));
-  $('p99').replaceChildren(millis(shown.p99_ms), el('small', {}, ' ms'));
+  // In a moment without answers there is no time to speak of.
+  const time = (x) => (shown.qps > 0 ? [millis(x), el('small', {}, ' ms')] : ['–']);
+  $('mean').replaceChildren(...time(shown.mean_ms));
+  $('p99').replaceChildren(...time(shown.p99_ms));
   $('progress').textContent = `${number(state.requests)} requests`;
   if (spark.length < 2) { $('spark').replaceChildren(); return; }
   const most = Math.max(1, ...spark);

@@ -69,17 +69,17 @@ pub(crate) async fn serve(args: PageArgs, common: Common) -> Result<bool> {
 
 type Shared = State<Arc<Web>>;
 
-/// Read again for every request when it comes from a folder, so that a change is seen at once.
-fn page(web: &Web) -> std::result::Result<Page, Response> {
-    Page::read(&web.source).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
+/// Read again for every request, so that a change in a folder is seen at once.
+fn page(web: &Web) -> std::result::Result<Page, (StatusCode, String)> {
+    Page::read(&web.source).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))
 }
 
 async fn index(State(web): Shared, asked: HeaderMap) -> Response {
-    page(&web).map_or_else(|error| error, |page| page.index(&asked))
+    page(&web).map_or_else(IntoResponse::into_response, |page| page.index(&asked))
 }
 
 async fn asset(State(web): Shared, Path(name): Path<String>) -> Response {
-    page(&web).map_or_else(|error| error, |page| page.asset(&name))
+    page(&web).map_or_else(IntoResponse::into_response, |page| page.asset(&name))
 }
 
 /// What there is to choose from.

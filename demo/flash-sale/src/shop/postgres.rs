@@ -14,7 +14,7 @@ const CONNECTIONS: usize = 32;
 
 #[derive(Clone)]
 pub(crate) struct Db {
-    config: Config,
+    config: Arc<Config>,
     idle: Arc<Mutex<Vec<Client>>>,
     free: Arc<Semaphore>,
 }
@@ -28,7 +28,7 @@ struct Loan {
 impl Db {
     pub(super) fn new(url: &str) -> Result<Db> {
         let free = Arc::new(Semaphore::new(CONNECTIONS));
-        Ok(Db { config: url.parse()?, idle: Arc::default(), free })
+        Ok(Db { config: Arc::new(url.parse()?), idle: Arc::default(), free })
     }
 
     async fn borrow(&self) -> Result<Loan> {
