@@ -29,10 +29,14 @@ use std::time::Duration;
 pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "_session")]
+pub mod note;
 #[cfg(feature = "redis")]
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "_session")]
+pub mod session;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
