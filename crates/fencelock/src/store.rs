@@ -26,6 +26,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "consul")]
+pub mod consul;
 pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
