@@ -13,6 +13,7 @@ pub(crate) enum Client {
     Ours { locks: Locks, unfair: bool },
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
+    FloorZookeeper(zookeeper_client::Client),
 }
 
 /// One held lock.
@@ -20,6 +21,7 @@ pub(crate) enum Held {
     Ours(MutexGuard),
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
+    FloorZookeeper { client: zookeeper_client::Client, path: String },
 }
 
 impl Client {
@@ -31,6 +33,9 @@ impl Client {
         let url = match kind {
             "floor-sqlite" => return Ok(Client::FloorSqlite(Arc::new(Mutex::new(floor(addr)?)))),
             "floor-redis" => return Ok(Client::FloorRedis(floor_redis(addr).await?)),
+            "floor-zookeeper" => return Ok(Client::FloorZookeeper(floor_zookeeper(addr).await?)),
+            "zookeeper" if addr.contains("://") => addr.to_string(),
+            "zookeeper" => format!("zookeeper://{addr}"),
             "redis" => redis_url(addr),
             "quorum" if addr.starts_with("quorum:") => addr.to_string(),
             "quorum" => {
@@ -64,6 +69,18 @@ impl Client {
                 }
                 Ok(Held::FloorRedis { connection, name: name.to_string(), secret })
             }
+            Client::FloorZookeeper(client) => {
+                let path = format!("/{name}");
+                loop {
+                    match client.create(&path, b"", &EPHEMERAL).await {
+                        Ok(_) => return Ok(Held::FloorZookeeper { client: client.clone(), path }),
+                        Err(zookeeper_client::Error::NodeExists) => {
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
         }
     }
 
@@ -86,6 +103,7 @@ impl Held {
             Held::FloorRedis { mut connection, name, secret } => {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
+            Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
         }
         Ok(())
     }
@@ -95,6 +113,16 @@ impl Held {
 static DELETE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
     redis::Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0")
 });
+
+/// The barest correct call: a node that goes with its session.
+const EPHEMERAL: zookeeper_client::CreateOptions<'static> =
+    zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
+
+async fn floor_zookeeper(addr: &str) -> Result<zookeeper_client::Client, Failure> {
+    let cluster = addr.strip_prefix("zookeeper://").unwrap_or(addr);
+    let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(30));
+    Ok(connector.connect(cluster).await?)
+}
 
 fn redis_url(addr: &str) -> String {
     if addr.contains("://") { addr.to_string() } else { format!("redis://{addr}") }

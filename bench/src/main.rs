@@ -1,7 +1,8 @@
 //! `fencelock-bench worker IMPL ADDR WORKLOAD key=value...`: one measured process. It prints JSON objects, one a line, on
 //! stdout, and everything else on stderr.
 //!
-//! IMPL: `memory`, `sqlite`, `redis`, `quorum` (and each with `-unfair`), `floor-sqlite`, `floor-redis`. ADDR: a file for sqlite, a
+//! IMPL: `memory`, `sqlite`, `redis`, `quorum`, `zookeeper` (and each with `-unfair`), `floor-sqlite`, `floor-redis`,
+//! `floor-zookeeper`. ADDR: a file for sqlite, a
 //! name for memory, host:port for redis, or a store URL.
 //!
 //! - `pair threads=T secs=S names=own|one|N warm=W hold_us=H tag=X`
@@ -19,7 +20,7 @@ use params::Params;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: fencelock-bench worker IMPL ADDR pair|idle|hold|pingpong [key=value...]
-  IMPL   memory, sqlite, redis, quorum (or each with -unfair), floor-sqlite, floor-redis
+  IMPL   memory, sqlite, redis, quorum, zookeeper (or each with -unfair), floor-sqlite, floor-redis, floor-zookeeper
   ADDR   a file (sqlite), a name (memory), host:port (redis), or a store URL
   pair      threads=1 secs=3 names=own|one|N warm=1 hold_us=0 tag=bench   (then waits for one line on stdin)
   idle      waiters=100 secs=5 tag=bench

@@ -22,6 +22,8 @@ pub(crate) struct Suite {
     pub(crate) failures: Vec<String>,
     /// The same as it is told test by test: all there is of a binary that never came to its result.
     pub(crate) failed_so_far: Vec<String>,
+    /// Why it has nothing to run here, by its own account: `not run: ...`.
+    pub(crate) not_run: Option<String>,
 }
 
 impl Suite {
@@ -51,6 +53,8 @@ impl Suite {
             listed.push(name.trim().to_string());
         } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failed_so_far.push(name.trim().to_string());
+        } else if let Some(why) = line.strip_prefix("not run: ") {
+            self.not_run = Some(why.to_string());
         }
     }
 }

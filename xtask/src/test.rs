@@ -121,7 +121,9 @@ fn judge(step: &str, suites: Vec<Suite>, end: &End, filtered: bool) -> (Vec<Row>
     let total: usize = suites.iter().map(Suite::ran).sum();
     for suite in suites {
         let conformance = suite.name.starts_with("conformance: ");
-        let (status, why) = if suite.results == 0 {
+        let (status, why) = if let (Some(why), 0) = (&suite.not_run, suite.results) {
+            (Status::NotRun { required: false }, why.clone())
+        } else if suite.results == 0 {
             let mut why = format!("ended without a result: {}", end.complaint().unwrap_or_default());
             if !suite.failed_so_far.is_empty() {
                 why += &format!("; failed until then: {}", suite.failed_so_far.join(", "));
@@ -261,6 +263,17 @@ mod tests {
         assert_eq!((rows.len(), empty.len()), (1, 0));
         assert!(steps(Some("fair")).last().unwrap().is_err(), "interleavings are left out, and said so");
         assert!(steps(Some("shuttle")).last().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_suite_that_has_nothing_to_run_here_says_so_itself() {
+        let mut without = suite("conformance: valkey", 0, 0, 0);
+        without.not_run = Some("no server".into());
+        let (rows, _) = judge("tests", vec![suite("x", 1, 0, 1), without.clone()], &End::Well, false);
+        assert_eq!((&rows[1].status, rows[1].why.as_str()), (&Status::NotRun { required: false }, "no server"));
+        without.results = 1;
+        let (rows, _) = judge("tests", vec![suite("x", 1, 0, 1), without], &End::Well, false);
+        assert_eq!(rows[1].status, Status::Failed, "one that runs has to run something");
     }
 
     #[test]

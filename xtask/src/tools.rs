@@ -39,6 +39,55 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["redis-server", "redis-tools", "redis-sentinel"],
         required: true,
     },
+    Tool {
+        name: "nginx",
+        used_by: "the leaky bucket, which is compared with it",
+        found_at: &["nginx"],
+        packages: &["nginx-light"],
+        required: true,
+    },
+    Tool {
+        name: "PostgreSQL",
+        used_by: "the PostgreSQL store",
+        found_at: &["/usr/lib/postgresql/*/bin/postgres", "postgres"],
+        packages: &["postgresql"],
+        required: true,
+    },
+    Tool {
+        name: "MariaDB",
+        used_by: "the MySQL store",
+        found_at: &["mariadbd"],
+        packages: &["mariadb-server"],
+        required: true,
+    },
+    Tool {
+        name: "PgBouncer",
+        used_by: "the PostgreSQL store behind a pooler",
+        found_at: &["pgbouncer"],
+        packages: &["pgbouncer"],
+        required: true,
+    },
+    Tool {
+        name: "ZooKeeper",
+        used_by: "the ZooKeeper store, on one server and on an ensemble of three",
+        found_at: &["/usr/share/java/zookeeper.jar"],
+        packages: &["zookeeper"],
+        required: true,
+    },
+    Tool {
+        name: "Java",
+        used_by: "ZooKeeper",
+        found_at: &["java"],
+        packages: &["default-jre-headless"],
+        required: true,
+    },
+    Tool {
+        name: "Maven",
+        used_by: "the ZooKeeper store beside Apache Curator",
+        found_at: &["mvn"],
+        packages: &["maven", "default-jdk-headless"],
+        required: false,
+    },
 ];
 
 /// What became of a tool.

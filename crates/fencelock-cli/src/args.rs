@@ -3,6 +3,7 @@
 use crate::duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use fencelock::limit::Rate;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -76,7 +77,8 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Hold NAME while a command runs
     ///
-    /// The command gets FENCELOCK_NAME, FENCELOCK_TOKEN, FENCELOCK_MODE and FENCELOCK_LABEL, and a process group of its own.
+    /// Several names are held all together or not at all, whatever their order. The command gets FENCELOCK_NAME,
+    /// FENCELOCK_TOKEN, FENCELOCK_MODE and FENCELOCK_LABEL (one word for each name), and a process group of its own.
     /// If the lock is about to be lost, the group gets SIGTERM, and SIGKILL before another may start. If fencelock itself
     /// is killed, the kernel kills the command (Linux only; not what the command has started in turn).
     Run(Run),
@@ -87,6 +89,23 @@ pub(crate) enum Verb {
         mut_arg("min_hold", |arg| arg.help("Hold it at least this long; a second signal ends that"))
     )]
     Hold(Hold),
+    /// Run a command whenever we are the leader; again when that was lost and won back
+    ///
+    /// The command gets the term as FENCELOCK_TOKEN: later leaders have larger ones. It is stopped before another may lead, as
+    /// with `run`. When it ends by itself we resign and end with its code.
+    #[command(
+        mut_arg("shared", |arg| arg.hide(true)),
+        mut_arg("permits", |arg| arg.hide(true)),
+        mut_arg("of", |arg| arg.hide(true)),
+        mut_arg("max_hold", |arg| arg.help("Lead no longer than this at a time")),
+        mut_arg("wait", |arg| arg.help("How long to stand for election each time; 0: do not wait [default: for ever]"))
+    )]
+    Elect(Elect),
+    /// Run a command when the shared limiter NAME lets us
+    ///
+    /// Waits for its turn, in the order of asking, over all who use the store; gives up at once with code 75 if the turn would not
+    /// come within --wait. Nothing is held: fencelock becomes the command, which gets no FENCELOCK variables.
+    Limit(Limit),
     /// Who is inside, who waits, since when, until when, and why
     Show(Show),
     /// Every name with someone in it
@@ -107,7 +126,7 @@ pub(crate) enum Verb {
 /// `run`
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The lock
+    /// The locks
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
@@ -129,7 +148,45 @@ pub(crate) struct Hold {
     pub(crate) until_eof: bool,
 }
 
-/// How to take a lock: the options of `run` and `hold`.
+/// `elect`
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// The election
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) lock: Lock,
+    /// What the others are told of the leader [default: the host and our process id]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `limit`
+#[derive(Debug, Args)]
+pub(crate) struct Limit {
+    /// The limiter; it has nothing to do with a lock of that name
+    pub(crate) name: String,
+    /// How many in which time: 10/s, 600/m, 5/h, 1/30s
+    #[arg(long, value_name = "N/TIME", value_parser = rate)]
+    pub(crate) rate: Rate,
+    /// How many may come at once after a calm
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) burst: u32,
+    /// How long to wait for the turn; 0: do not wait [default: for ever]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    text.parse::<Rate>().map_err(|error| error.to_string())
+}
+
+/// How to take a lock: the options of `run`, `hold` and `elect`.
 #[derive(Debug, Args)]
 pub(crate) struct Lock {
     /// As a reader: beside other readers, not beside a writer

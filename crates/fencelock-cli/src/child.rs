@@ -81,9 +81,9 @@ impl Child {
         });
         start.args(command).process_group(0);
         start.env("FENCELOCK_NAME", &taken.spelled);
-        start.env("FENCELOCK_TOKEN", taken.held.number().to_string());
-        start.env("FENCELOCK_MODE", taken.held.mode().as_str());
-        start.env("FENCELOCK_LABEL", &*taken.locks.info().label);
+        start.env("FENCELOCK_TOKEN", taken.held.tokens());
+        start.env("FENCELOCK_MODE", taken.for_each_name(taken.held.mode().as_str()));
+        start.env("FENCELOCK_LABEL", taken.for_each_name(&taken.locks.info().label));
         start.env("FENCELOCK_HELD", &taken.nesting);
         let child = start.spawn().map_err(|error| Failure::new(126, "start", cannot("fencelock", &error)))?;
         let pid = Pid::from_child(&child);
@@ -136,10 +136,16 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> u8 {
     };
     die_with(&parent);
     let _ = text_to_mask(&mask).thread_set_mask();
-    let error = Command::new(&command).args(args).exec();
+    let failure = become_command(&command, args);
+    output.failure(&failure);
+    failure.code
+}
+
+/// This process becomes the command. Comes back only if it cannot.
+pub(crate) fn become_command(command: &OsStr, args: impl Iterator<Item = OsString>) -> Failure {
+    let error = Command::new(command).args(args).exec();
     let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-    output.failure(&Failure::new(code, "start", cannot(&command, &error)));
-    code
+    Failure::new(code, "start", cannot(command, &error))
 }
 
 /// From now on the kernel kills us when our parent dies; and so do we if it has died before.

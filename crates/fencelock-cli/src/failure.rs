@@ -63,7 +63,10 @@ impl From<Error> for Failure {
             ErrorKind::Held => (HELD, "held"),
             ErrorKind::TimedOut => (HELD, "timed_out"),
             ErrorKind::Deadlock => (HELD, "deadlock"),
+            ErrorKind::Limited => (HELD, "limited"),
+            ErrorKind::Conflict => (HELD, "conflict"),
             ErrorKind::Lost => (LOST, "lost"),
+            ErrorKind::Overtaken => (LOST, "overtaken"),
             ErrorKind::InvalidName => (USAGE, "invalid_name"),
             ErrorKind::InvalidInput => (USAGE, "invalid_input"),
             ErrorKind::Mismatch => (STORE, "mismatch"),
@@ -73,7 +76,11 @@ impl From<Error> for Failure {
             ErrorKind::Broken => (STORE, "broken"),
             _ => (BUG, "unknown"),
         };
-        let message = if code == HELD { held_line(&error) } else { error.to_string() };
+        let message = match error.kind() {
+            ErrorKind::Limited | ErrorKind::Conflict => error.to_string(),
+            _ if code == HELD => held_line(&error),
+            _ => error.to_string(),
+        };
         Failure { code, kind, message, holder: error.holder().cloned().map(Box::new) }
     }
 }
@@ -132,6 +139,7 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
+            value: None,
             entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
             expires_in: Some(Duration::from_secs(12)),

@@ -1,4 +1,4 @@
-//! Taking a lock as `run` and `hold` do, whatever its kind, and what is then held.
+//! Taking a lock as `run`, `hold` and `elect` do, whatever its kind, and what is then held.
 
 use crate::args::Lock;
 use crate::failure::Failure;
@@ -7,7 +7,9 @@ use crate::output::{Event, Output};
 use crate::signals::Signals;
 use crate::store_url::Choice;
 use crate::waiting;
-use fencelock::{Error, Locks, Mode, MutexGuard, Options, Permit, ReadGuard, Released, State};
+use fencelock::{
+    Error, Leadership, Locks, Mode, MultiGuard, MutexGuard, Options, Part, Permit, ReadGuard, Released, State,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,26 @@ pub(crate) enum Held {
     Exclusive(MutexGuard),
     Shared(ReadGuard),
     Permits(Permit),
+    Several(MultiGuard, Mode),
+    Leader(Leadership),
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Want<'a> {
+    /// These names, all of them.
+    Names(&'a [String]),
+    /// To lead, and what to say of ourselves.
+    ToLead(&'a String, &'a str),
+}
+
+impl<'a> Want<'a> {
+    fn names(self) -> &'a [String] {
+        match self {
+            Want::Names(names) => names,
+            Want::ToLead(name, _) => std::slice::from_ref(name),
+        }
+    }
 }
 
 macro_rules! each {
@@ -25,22 +47,33 @@ macro_rules! each {
             Held::Exclusive($guard) => $what,
             Held::Shared($guard) => $what,
             Held::Permits($guard) => $what,
+            Held::Several($guard, _) => $what,
+            Held::Leader($guard) => $what,
         }
     };
 }
 
 impl Held {
-    pub(crate) fn number(&self) -> u64 {
+    /// In the order of the names.
+    fn numbers(&self) -> Vec<u64> {
         match self {
-            Held::Exclusive(guard) => guard.token().number(),
-            Held::Shared(guard) => guard.token().number(),
-            Held::Permits(permit) => permit.number(),
+            Held::Exclusive(guard) => vec![guard.token().number()],
+            Held::Shared(guard) => vec![guard.token().number()],
+            Held::Permits(permit) => vec![permit.number()],
+            Held::Several(guard, _) => guard.numbers(),
+            Held::Leader(leadership) => vec![leadership.term()],
         }
+    }
+
+    /// The tokens, separated by spaces.
+    pub(crate) fn tokens(&self) -> String {
+        self.numbers().iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
     }
 
     pub(crate) fn mode(&self) -> Mode {
         match self {
-            Held::Exclusive(_) => Mode::Exclusive,
+            Held::Exclusive(_) | Held::Leader(_) => Mode::Exclusive,
+            Held::Several(_, mode) => *mode,
             Held::Shared(_) => Mode::Shared,
             Held::Permits(_) => Mode::Permits,
         }
@@ -64,7 +97,13 @@ impl Held {
     }
 
     async fn release(self) -> Result<Released, Error> {
-        each!(self, guard => guard.release().await)
+        match self {
+            Held::Exclusive(guard) => guard.release().await,
+            Held::Shared(guard) => guard.release().await,
+            Held::Permits(permit) => permit.release().await,
+            Held::Several(guard, _) => guard.release().await,
+            Held::Leader(leadership) => leadership.resign().await,
+        }
     }
 }
 
@@ -74,7 +113,9 @@ pub(crate) struct Taken {
     pub(crate) locks: Locks,
     pub(crate) held: Arc<Held>,
     pub(crate) waited: Duration,
-    /// The name as the store spells it.
+    /// The names as they were given.
+    names: Vec<String>,
+    /// The names as the store spells them, separated by spaces.
     pub(crate) spelled: String,
     /// What nested calls are told.
     pub(crate) nesting: String,
@@ -85,12 +126,16 @@ pub(crate) struct Taken {
 /// leaves no ticket.
 pub(crate) async fn take(
     choice: &Choice,
-    name: &str,
+    want: Want<'_>,
     lock: &Lock,
     signals: &mut Signals,
     output: Output,
 ) -> Result<Taken, Failure> {
-    let spelled = choice.spelled(name)?;
+    let names = want.names();
+    let spelled = names.iter().map(|name| choice.spelled(name)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(twice) = spelled.iter().enumerate().find_map(|(i, name)| spelled[..i].contains(name).then_some(name)) {
+        return Err(Failure::usage(format!("{twice} is named twice")));
+    }
     check(lock)?;
     let locks = choice.open().await?;
     let wish = HeldMode::of(lock);
@@ -98,13 +143,13 @@ pub(crate) async fn take(
     let started = Instant::now();
     let taken = {
         let outer = std::env::var("FENCELOCK_HELD").unwrap_or_default();
-        match nesting::check(&outer, &fingerprint, &spelled, wish) {
+        match spelled.iter().try_for_each(|name| nesting::check(&outer, &fingerprint, name, wish)) {
             Err(failure) => Err(failure),
             Ok(()) => tokio::select! {
                 biased;
-                held = enter(&locks, name, lock) => held.map_err(Failure::from),
+                held = enter(&locks, want, lock) => held.map_err(Failure::from),
                 signal = signals.next_ending() => Err(Failure::signal(signal as i32)),
-                () = waiting::show(&locks, name, output) => unreachable!("it is shown for as long as we wait"),
+                () = waiting::show(&locks, names, output) => unreachable!("it is shown for as long as we wait"),
             },
         }
     };
@@ -115,7 +160,8 @@ pub(crate) async fn take(
                 locks,
                 held: Arc::new(held),
                 waited: started.elapsed(),
-                spelled,
+                names: names.to_vec(),
+                spelled: spelled.join(" "),
                 nesting,
                 since: Instant::now(),
             })
@@ -148,8 +194,24 @@ fn check(lock: &Lock) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn enter(locks: &Locks, name: &str, lock: &Lock) -> Result<Held, Error> {
+async fn enter(locks: &Locks, want: Want<'_>, lock: &Lock) -> Result<Held, Error> {
     let options = options(lock);
+    let name = match want {
+        Want::ToLead(name, value) => {
+            return locks.election(name).campaign_with(value, options).await.map(Held::Leader);
+        }
+        Want::Names([name]) => name,
+        Want::Names(names) => {
+            let part = |name: &String| match (lock.permits, lock.of) {
+                (Some(permits), Some(of)) => (Part::permits(name, permits, of), Mode::Permits),
+                _ if lock.shared => (Part::read(name), Mode::Shared),
+                _ => (Part::lock(name), Mode::Exclusive),
+            };
+            let mode = names.first().map_or(Mode::Exclusive, |name| part(name).1);
+            let several = locks.all(names.iter().map(|name| part(name).0));
+            return several.lock_with(options).await.map(|guard| Held::Several(guard, mode));
+        }
+    };
     match (lock.permits, lock.of) {
         (Some(permits), Some(of)) => {
             locks.semaphore(name, of).acquire_many_with(permits, options).await.map(Held::Permits)
@@ -176,9 +238,14 @@ fn options(lock: &Lock) -> Options {
 
 impl Taken {
     /// What is told with `--json` when it is ours.
-    pub(crate) fn event<'a>(&self, name: &'a str) -> Event<'a> {
+    pub(crate) fn event(&self) -> Event<'static> {
         let waited_ms = crate::json::millis(self.waited);
-        Event::Acquired { name, token: self.held.number().to_string(), waited_ms }
+        Event::Acquired { name: self.names.join(" "), token: self.held.tokens(), waited_ms }
+    }
+
+    /// The same word for each of the names, separated by spaces.
+    pub(crate) fn for_each_name(&self, word: &str) -> String {
+        vec![word; self.names.len()].join(" ")
     }
 
     /// How long it has been held.
@@ -205,14 +272,18 @@ impl Taken {
     }
 
     /// Whether it was gone before this call, although nobody has told us: the release will say so if it is to come at once,
-    /// and if not, the store is asked. One round trip, with `--min-hold` only.
-    pub(crate) async fn is_gone(&self, name: &str, lock: &Lock) -> bool {
+    /// and if not, the store is asked. One round trip for each name, with `--min-hold` only.
+    pub(crate) async fn is_gone(&self, lock: &Lock) -> bool {
         if self.to_hold_back(lock).is_zero() {
             return false;
         }
-        let line = tokio::time::timeout(Duration::from_secs(1), self.locks.inspect(name)).await;
-        let number = Some(self.held.number());
-        matches!(line, Ok(Ok(line)) if line.inside.iter().all(|seen| seen.token != number))
+        for (name, number) in self.names.iter().zip(self.held.numbers()) {
+            let line = tokio::time::timeout(Duration::from_secs(1), self.locks.inspect(name)).await;
+            if matches!(line, Ok(Ok(line)) if line.inside.iter().all(|seen| seen.token != Some(number))) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Lets go. A store that does not answer is not waited for long: the lease ends by itself, and that is said.

@@ -58,7 +58,7 @@ fn act(cli: Cli, output: Output) -> Result<u8, Failure> {
     let choice = store_url::choose(&cli.global)?;
     // Before any other thread is started: threads inherit the mask.
     let signals = match &cli.verb {
-        Verb::Run(_) => Some(Signals::all()),
+        Verb::Run(_) | Verb::Elect(_) => Some(Signals::all()),
         Verb::Hold(_) => Some(Signals::ending()),
         _ => None,
     };
@@ -68,13 +68,15 @@ fn act(cli: Cli, output: Output) -> Result<u8, Failure> {
         match (cli.verb, signals) {
             (Verb::Run(run), Some(signals)) => verbs::run::run(run, &choice, signals, output).await,
             (Verb::Hold(hold), Some(signals)) => verbs::hold::run(hold, &choice, signals, output).await,
+            (Verb::Elect(elect), Some(signals)) => verbs::elect::run(elect, &choice, signals, output).await,
+            (Verb::Limit(limit), _) => verbs::limit::run(limit, &choice, output).await,
             (Verb::Show(show), _) => verbs::show::run(show, &choice, output).await,
             (Verb::Ls(ls), _) => verbs::ls::run(ls, &choice, output).await,
             (Verb::Watch(watch), _) => verbs::watch::run(watch, &choice, output).await,
             (Verb::Break(command), _) => verbs::break_ticket::run(command, &choice, output).await,
             (Verb::Stores, _) => Ok(verbs::stores::run(output)),
             (Verb::Completions(completions), _) => Ok(verbs::completions::run(completions)),
-            (Verb::Run(_) | Verb::Hold(_), None) => Err(Failure::bug("no signals were taken")),
+            (Verb::Run(_) | Verb::Hold(_) | Verb::Elect(_), None) => Err(Failure::bug("no signals were taken")),
         }
     })
 }

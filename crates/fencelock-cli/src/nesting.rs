@@ -76,11 +76,11 @@ pub(crate) fn check(outer: &str, fingerprint: &str, spelled: &str, wish: Held) -
     }
 }
 
-/// The value for the child: what is held further out, and this.
-pub(crate) fn add(fingerprint: &str, spelled: &str, held: Held) -> String {
-    let outer = std::env::var("FENCELOCK_HELD").unwrap_or_default();
-    let entry = format!("{fingerprint}:{held}:{spelled}");
-    if outer.is_empty() { entry } else { format!("{outer} {entry}") }
+/// The value for the child: what is held further out, and these.
+pub(crate) fn add(fingerprint: &str, spelled: &[String], held: Held) -> String {
+    let outer = std::env::var("FENCELOCK_HELD").ok().filter(|outer| !outer.is_empty());
+    let entries = spelled.iter().map(|name| format!("{fingerprint}:{held}:{name}"));
+    outer.into_iter().chain(entries).collect::<Vec<_>>().join(" ")
 }
 
 fn parse(entry: &str) -> Option<(&str, Held, &str)> {

@@ -18,7 +18,8 @@ pub(crate) struct Output {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(crate) enum Event<'a> {
-    Acquired { name: &'a str, token: String, waited_ms: u64 },
+    Acquired { name: String, token: String, waited_ms: u64 },
+    Granted { name: &'a str, waited_ms: u64 },
     Lost,
     Released,
     Broken { name: &'a str, token: String },

@@ -25,7 +25,7 @@ pub(crate) fn parse() -> Result<Cli, u8> {
 /// clap's first paragraph on one line, and where to read more. What was typed in the wrong place may be a password.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "say what to do: run, hold, show, ls, watch, break, stores or completions; see `fencelock --help`"
+        return "say what to do: run, hold, elect, limit, show, ls, watch, break, stores or completions; see `fencelock --help`"
             .into();
     }
     let text = error.render().to_string();

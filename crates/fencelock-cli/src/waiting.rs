@@ -2,29 +2,63 @@
 
 use crate::failure::describe;
 use crate::output::{self, Output};
-use fencelock::error::ordinal;
+use fencelock::error::{ordinal, spoken};
 use fencelock::name::printable;
-use fencelock::{Line, Locks};
-use std::time::Duration;
+use fencelock::{Line, Locks, Seen};
+use std::time::{Duration, Instant};
 
 /// How long a wait may last before it is worth a word, and how often the word is kept current.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Shows the line until it is dropped. Says nothing where nobody looks. One call to the store per second.
-pub(crate) async fn show(locks: &Locks, name: &str, output: Output) {
+pub(crate) async fn show(locks: &Locks, names: &[String], output: Output) {
     if output.json || output.quiet || !output::on_terminal() {
         return std::future::pending().await;
     }
     let mut shown = Shown { any: false };
-    let label = printable(name);
+    // The order in which they are queued for.
+    let mut names: Vec<&String> = names.iter().collect();
+    names.sort();
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     loop {
         tokio::time::sleep(TICK).await;
         // Where the store does not answer, the wait goes on and so does the last line.
-        if let Ok(line) = locks.inspect(name).await {
-            shown.set(&text(&label, &line, &host, std::process::id()));
+        if let Some((name, line)) = in_the_way(locks, &names, &host).await {
+            shown.set(&text(&printable(name), &line, &host, std::process::id()));
         }
+    }
+}
+
+/// The name that is being waited for: the one where we queue, else the last that somebody else is in. One call for each name.
+async fn in_the_way<'a>(locks: &Locks, names: &[&'a String], host: &str) -> Option<(&'a String, Line)> {
+    let ours = |seen: &Seen| seen.pid == std::process::id() && seen.host == host;
+    let mut found = None;
+    for name in names {
+        let Ok(line) = locks.inspect(name).await else { continue };
+        if names.len() == 1 || line.waiting.iter().any(ours) {
+            return Some((name, line));
+        }
+        if line.inside.first().is_some_and(|seen| !ours(seen)) {
+            found = Some((*name, line));
+        }
+    }
+    found
+}
+
+/// The same for a turn whose moment is known.
+pub(crate) async fn show_turn(name: &str, turn: Instant, output: Output) {
+    if output.json || output.quiet || !output::on_terminal() {
+        return std::future::pending().await;
+    }
+    let mut shown = Shown { any: false };
+    let label = printable(name);
+    loop {
+        tokio::time::sleep(TICK).await;
+        shown.set(&format!(
+            "waiting for {label}: our turn is in {}",
+            spoken(turn.saturating_duration_since(Instant::now()))
+        ));
     }
 }
 
@@ -94,7 +128,7 @@ fn fit(text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fencelock::{Mode, Seen};
+    use fencelock::Mode;
 
     fn seen(pid: u32, token: u64) -> Seen {
         Seen {
@@ -106,6 +140,7 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
+            value: None,
             entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
             expires_in: Some(Duration::from_secs(12)),

@@ -2,6 +2,7 @@
 
 use crate::provider::{Open, Provider};
 use crate::wrap::faulty::Faulty;
+use fencelock::beside::{Beside, Registers};
 use fencelock::clock::{Clock, Moment};
 use fencelock::line::WHOLE;
 use fencelock::name::Name;
@@ -47,6 +48,26 @@ impl Ctx {
     /// Another client's store, not yet in use.
     pub async fn open(&self) -> Arc<dyn Store> {
         (self.provider.open)().await
+    }
+
+    /// Another client with what its store keeps beside locks.
+    ///
+    /// # Panics
+    /// For a provider without: such tests are not chosen.
+    pub async fn beside(&self) -> Locks {
+        Locks::with_store_and(self.open().await, self.open_beside().await)
+    }
+
+    /// The registers of another client.
+    ///
+    /// # Panics
+    /// For a provider without: such tests are not chosen.
+    pub async fn registers(&self) -> Arc<dyn Registers> {
+        self.open_beside().await.registers().expect("chosen only with registers")
+    }
+
+    async fn open_beside(&self) -> Beside {
+        (self.provider.beside.as_ref().expect("chosen only with something beside locks"))().await
     }
 
     /// Another client, seen through a store whose calls can be made to go wrong.

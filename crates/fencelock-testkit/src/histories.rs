@@ -5,7 +5,8 @@ use crate::suite::tests;
 use fencelock::ErrorKind;
 use fencelock::line::{Entry, Line, Raise, WHOLE};
 use fencelock::name::Name;
-use fencelock::store::{Enter, Entered, Presence, Renewed, TicketId, Upgraded, Waited};
+use fencelock::store::{Enter, Entered, Lifetime, Presence, Renewed, TicketId, Upgraded, Waited};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +52,15 @@ async fn histories(ctx: &Ctx, flavour: Flavour) {
             break;
         }
         let name = ctx.name(&format!("h{round}"));
-        let mut history =
-            History { ctx, clients: &clients, name, model: Line::default(), next: 0, tickets: Vec::new() };
+        let mut history = History {
+            ctx,
+            clients: &clients,
+            name,
+            model: Line::default(),
+            next: 0,
+            tickets: Vec::new(),
+            homes: HashMap::new(),
+        };
         let acts = 40 + rng.usize(..40);
         let mut told = Vec::new();
         for _ in 0..acts {
@@ -73,6 +81,8 @@ struct History<'a> {
     next: u64,
     /// Every ticket there ever was.
     tickets: Vec<Enter>,
+    /// Who entered which, where a ticket hangs on its client's session or connection: only that one can change it.
+    homes: HashMap<TicketId, usize>,
 }
 
 impl History<'_> {
@@ -108,11 +118,17 @@ impl History<'_> {
 
     /// One random act on both; says what it was.
     async fn act(&mut self, rng: &mut fastrand::Rng, flavour: Flavour) -> String {
-        let client = &self.clients[rng.usize(..self.clients.len())];
+        let any = rng.usize(..self.clients.len());
         let known = self.some_ticket(rng);
+        let home = known.as_ref().and_then(|ticket| self.homes.get(&ticket.place.id)).copied();
+        let client = &self.clients[home.unwrap_or(any)];
         match (rng.u8(..20), known) {
             (0..8, _) | (_, None) => {
+                let client = &self.clients[any];
                 let ticket = self.new_ticket(rng, flavour);
+                if client.store.capability().lifetime != Lifetime::Ticket {
+                    self.homes.insert(ticket.place.id, any);
+                }
                 self.enter(client, &ticket).await;
                 format!("enter {:?} {} of {} queue {}", ticket.place.id, ticket.weight, ticket.capacity, ticket.queue)
             }
@@ -212,6 +228,9 @@ impl History<'_> {
         };
         assert_eq!(found, expected, "upgrade {:?}", ticket.place.id);
         if found == Raise::Admitted {
+            if let Some(home) = self.homes.get(&ticket.place.id).copied() {
+                self.homes.insert(new.place.id, home);
+            }
             self.tickets.push(new);
         }
     }
@@ -236,7 +255,7 @@ impl History<'_> {
 
     async fn end(mut self) {
         for ticket in std::mem::take(&mut self.tickets) {
-            self.clients[0].leave(&ticket).await;
+            self.clients[self.homes.get(&ticket.place.id).copied().unwrap_or(0)].leave(&ticket).await;
         }
         assert!(self.clients[0].is_empty(&self.name).await, "something is left at the end");
     }

@@ -20,9 +20,12 @@
 //!   shown as ignored, with the reason, and each claim has a test that fails where it is false (`tests/liars.rs`).
 //! - Tests use names of their own, so they run in parallel on one server and leave nothing behind.
 //! - `FENCELOCK_SEED` repeats the random choices of a failed run; `FENCELOCK_SOAK=1` runs ten times as many rounds.
+//! - [`check_fence`] holds a checker of fencing tokens to the rule of the two marks.
 //! - [`Faulty`] and [`Lying`] are stores around a store, for tests of one's own.
 
+mod beside;
 pub mod ctx;
+mod fence;
 mod histories;
 mod locks;
 mod provider;
@@ -30,6 +33,7 @@ mod store;
 mod suite;
 mod wrap;
 
+pub use fence::{Checker, check_fence};
 pub use provider::{Open, Provider};
 pub use suite::{Need, Test, all, be_a_worker_if_asked, main, seed};
 pub use wrap::faulty::{Fault, Faulty, Valve, Verb};

@@ -4,8 +4,10 @@ mod cancelling;
 mod chaos;
 mod crowds;
 mod deadlines;
+mod election;
 mod faults;
 mod holding;
+mod multi;
 mod mutexes;
 mod owners;
 mod runtimes;
@@ -22,6 +24,8 @@ pub(crate) fn all() -> Vec<Test> {
             terms::TESTS,
             deadlines::TESTS,
             owners::TESTS,
+            multi::TESTS,
+            election::TESTS,
             unfair::TESTS,
             cancelling::TESTS,
             faults::TESTS,

@@ -1,6 +1,7 @@
 //! What the suite has to know of a store: how to open another client of it, and what it can be asked.
 
 use fencelock::VirtualClock;
+use fencelock::beside::Beside;
 use fencelock::store::{BoxFuture, Store};
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,12 @@ pub struct Provider {
     pub(crate) url: Option<Arc<str>>,
     pub(crate) needs_runtime: bool,
     pub(crate) virtual_time: Option<Arc<dyn Fn() -> (VirtualClock, Open) + Send + Sync>>,
+    pub(crate) beside: Option<OpenBeside>,
+    pub(crate) keeps_limiters: bool,
 }
+
+/// Opens what another client of the same store keeps beside locks.
+pub(crate) type OpenBeside = Arc<dyn Fn() -> BoxFuture<'static, Beside> + Send + Sync>;
 
 impl Provider {
     /// A store called `name`; each call of `open` makes another client of the same server, file or memory.
@@ -33,6 +39,8 @@ impl Provider {
             url: None,
             needs_runtime: true,
             virtual_time: None,
+            beside: None,
+            keeps_limiters: false,
         }
     }
 
@@ -72,6 +80,25 @@ impl Provider {
             let (clock, open) = make();
             (clock, Arc::new(move || Box::pin(open()) as BoxFuture<'static, _>) as Open)
         }));
+        self
+    }
+
+    /// For a store that keeps limiters and registers: each call opens what another client of the same store has of them.
+    #[must_use]
+    pub fn beside<F>(self, open: impl Fn() -> F + Send + Sync + 'static) -> Provider
+    where
+        F: Future<Output = Beside> + Send + 'static,
+    {
+        Provider { keeps_limiters: true, ..self.registers(open) }
+    }
+
+    /// The same for a store that keeps registers only.
+    #[must_use]
+    pub fn registers<F>(mut self, open: impl Fn() -> F + Send + Sync + 'static) -> Provider
+    where
+        F: Future<Output = Beside> + Send + 'static,
+    {
+        self.beside = Some(Arc::new(move || Box::pin(open())));
         self
     }
 

@@ -43,6 +43,10 @@ pub enum Need {
     NoRuntime,
     /// A clock that the test moves.
     VirtualTime,
+    /// Limiters beside the locks.
+    Limiters,
+    /// Registers beside the locks.
+    Registers,
 }
 
 impl Need {
@@ -65,6 +69,8 @@ impl Need {
             Need::Processes => (provider.url.is_some() && cfg!(unix), "no URL to reach it by"),
             Need::NoRuntime => (!provider.needs_runtime, "needs a runtime"),
             Need::VirtualTime => (provider.virtual_time.is_some(), "no virtual time"),
+            Need::Limiters => (provider.keeps_limiters, "no limiters"),
+            Need::Registers => (provider.beside.is_some(), "no registers"),
         };
         (!there).then_some(why)
     }
@@ -144,7 +150,7 @@ pub(crate) use tests;
 /// Every test there is.
 #[must_use]
 pub fn all() -> Vec<Test> {
-    [crate::store::all(), crate::locks::all(), crate::histories::TESTS.to_vec()].concat()
+    [crate::store::all(), crate::locks::all(), crate::histories::TESTS.to_vec(), crate::beside::all()].concat()
 }
 
 /// The seed of this run: `FENCELOCK_SEED`, or another one each time.

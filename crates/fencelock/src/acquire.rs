@@ -3,7 +3,7 @@
 
 use crate::clock::Moment;
 use crate::error::{Effect, Error, ErrorKind, Result, spoken};
-use crate::hold::{Hold, Terms};
+use crate::hold::{Hold, Lost, Terms};
 use crate::keeper::{all_of, backoff};
 use crate::locks::Core;
 use crate::name::Name;
@@ -34,7 +34,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    fn never_waits(&self) -> bool {
+    pub(crate) fn never_waits(&self) -> bool {
         self.wait.is_some_and(|wait| wait.is_zero())
     }
 
@@ -51,24 +51,50 @@ impl Request {
 pub(crate) async fn acquire(core: &Arc<Core>, request: Request) -> Result<Arc<Hold>> {
     let started = core.keeper.clock.now();
     let token = AtomicU64::new(0);
-    let never_waits = request.never_waits();
-    let wait = request.wait.map(|wait| if never_waits { request.patience() } else { wait });
-    let name = request.name.clone();
-    let Some(wait) = wait else { return get_in(core, request, started, &token).await };
-    let limit = pin!(core.keeper.clock.sleep_until(started.after(wait)));
-    // The way in is asked first: where there is room at once, no timer is ever set.
-    let timed_out = {
-        let way_in = pin!(get_in(core, request, started, &token));
-        match select(way_in, limit).await {
-            Either::Left((answer, _)) => return answer,
-            Either::Right(_) => core.keeper.clock.now().since(started),
-        }
-    };
-    if never_waits {
-        let message = format!("the store did not answer within {}", spoken(timed_out));
-        return Err(Error::unknown(message).named(name.shown()));
+    let (name, limit) = (request.name.clone(), Limit::of(&request));
+    match limit.keep(core, started, get_in(core, request, started, &token)).await {
+        Ok(answer) => answer,
+        Err(waited) => Err(limit.error(core, &name, waited, token.load(Ordering::Relaxed)).await),
     }
-    Err(timed_out_error(core, &name, timed_out, token.load(Ordering::Relaxed)).await)
+}
+
+/// How long a way in may take: the caller's time limit, or, where there is no waiting, the store's time to answer.
+pub(crate) struct Limit {
+    never_waits: bool,
+    wait: Option<Duration>,
+}
+
+impl Limit {
+    pub(crate) fn of(request: &Request) -> Limit {
+        let never_waits = request.never_waits();
+        Limit { never_waits, wait: request.wait.map(|wait| if never_waits { request.patience() } else { wait }) }
+    }
+
+    /// What came of it, or how long it was waited for in vain.
+    pub(crate) async fn keep<T>(
+        &self,
+        core: &Core,
+        started: Moment,
+        way_in: impl Future<Output = T>,
+    ) -> std::result::Result<T, Duration> {
+        let Some(wait) = self.wait else { return Ok(way_in.await) };
+        let clock = &core.keeper.clock;
+        let limit = pin!(clock.sleep_until(started.after(wait)));
+        // The way in is asked first: where there is room at once, no timer is ever set.
+        match select(pin!(way_in), limit).await {
+            Either::Left((answer, _)) => Ok(answer),
+            Either::Right(_) => Err(clock.now().since(started)),
+        }
+    }
+
+    /// The error of a way in that took too long.
+    pub(crate) async fn error(&self, core: &Arc<Core>, name: &Name, waited: Duration, token: u64) -> Error {
+        if self.never_waits {
+            let message = format!("the store did not answer within {}", spoken(waited));
+            return Error::unknown(message).named(name.shown());
+        }
+        timed_out_error(core, name, waited, token).await
+    }
 }
 
 /// What stood in the way when the time was up: one more round trip, which may fail, on a path that has failed anyway.
@@ -93,47 +119,57 @@ pub(crate) async fn timed_out_error(core: &Arc<Core>, name: &Name, waited: Durat
 
 async fn get_in(core: &Arc<Core>, request: Request, started: Moment, token: &AtomicU64) -> Result<Arc<Hold>> {
     flush(core, &request.name).await;
+    loop {
+        let (attempt, _) = come_in(core, &request, token).await?;
+        if let Some(hold) = attempt.confirm().await? {
+            observe::acquired(&hold, core.keeper.clock.now().since(started));
+            return Ok(hold);
+        }
+        observe::queued_again(&request.name);
+    }
+}
+
+/// Gets one ticket in, in the queue or beside it, and says whether it had to wait. It has still to be confirmed.
+pub(crate) async fn come_in<'a>(
+    core: &'a Arc<Core>,
+    request: &'a Request,
+    token: &AtomicU64,
+) -> Result<(Attempt<'a>, bool)> {
     let beside = request.unfair || core.capability.queue == Queue::Absent;
-    let hold = if beside && !request.never_waits() {
-        crate::barge::get_in(core, &request).await?
-    } else {
-        stand_in_line(core, &request, token).await?
-    };
-    observe::acquired(&hold, core.keeper.clock.now().since(started));
-    Ok(hold)
+    if beside && !request.never_waits() {
+        return crate::barge::come_in(core, request).await;
+    }
+    let mut waited = false;
+    loop {
+        let mut attempt = Attempt::new(core, request);
+        match attempt.enter(!request.never_waits()).await? {
+            Found::Full(holder) => return Err(held(&request.name, holder)),
+            Found::Inside => return Ok((attempt, waited)),
+            Found::Queued(number) => {
+                token.store(number.unwrap_or(0), Ordering::Relaxed);
+                observe::waiting(&request.name, number);
+                waited = true;
+                if attempt.wait().await? {
+                    return Ok((attempt, waited));
+                }
+                observe::queued_again(&request.name);
+            }
+        }
+    }
 }
 
 /// Our own releases and changes of this name come first: a lock that was dropped a moment ago is not in its owner's way.
 pub(crate) async fn flush(core: &Arc<Core>, name: &Name) {
     let keeper = &core.keeper;
+    if keeper.is_calm() {
+        return;
+    }
     if let Some(mut pending) = keeper.take_pending(name) {
         // If it fails, the keeper tries again; the enter that follows will tell what is wrong.
         let _ = pending.send_once().await;
     }
     let limit = pin!(keeper.clock.sleep_until(keeper.clock.now().after(Duration::from_secs(1))));
     select(pin!(keeper.landed(name.key())), limit).await;
-}
-
-async fn stand_in_line(core: &Arc<Core>, request: &Request, token: &AtomicU64) -> Result<Arc<Hold>> {
-    loop {
-        let mut attempt = Attempt::new(core, request);
-        match attempt.enter(!request.never_waits()).await? {
-            Found::Full(holder) => return Err(held(&request.name, holder)),
-            Found::Inside => {}
-            Found::Queued(number) => {
-                token.store(number.unwrap_or(0), Ordering::Relaxed);
-                observe::waiting(&request.name, number);
-                if !attempt.wait().await? {
-                    observe::queued_again(&request.name);
-                    continue;
-                }
-            }
-        }
-        if let Some(hold) = attempt.confirm().await? {
-            return Ok(hold);
-        }
-        observe::queued_again(&request.name);
-    }
 }
 
 pub(crate) fn held(name: &Name, holder: Option<Seen>) -> Error {
@@ -152,6 +188,7 @@ pub(crate) struct Attempt<'a> {
     core: &'a Arc<Core>,
     request: &'a Request,
     hold: Arc<Hold>,
+    /// It has to wait, for its own turn or for that of others: it is renewed, and its lease may be a waiting one's.
     queued: bool,
     /// There is, or may be, a ticket to clean up.
     open: bool,
@@ -169,8 +206,54 @@ impl<'a> Attempt<'a> {
 
     /// One round trip; more only if a reply is lost.
     pub(crate) async fn enter(&mut self, queue: bool) -> Result<Found> {
-        let keeper = &self.core.keeper;
-        let ticket = [Enter {
+        let found = Attempt::enter_all(std::slice::from_mut(self), queue).await?.pop();
+        Ok(found.expect("as many answers as tickets"))
+    }
+
+    /// Enters tickets of one `Locks` in one call, all or none. One round trip; more only if a reply is lost.
+    pub(crate) async fn enter_all(attempts: &mut [Attempt<'a>], queue: bool) -> Result<Vec<Found>> {
+        let Some(first) = attempts.first() else { return Ok(Vec::new()) };
+        let (keeper, patience, lease) = (&first.core.keeper, first.request.patience(), first.request.terms.lease);
+        let of = first.request.name.clone();
+        let tickets: Vec<Enter> = attempts.iter().map(|attempt| attempt.ticket(queue)).collect();
+        let give_up = keeper.clock.now().after(patience);
+        let mut tries = 0;
+        let (sent, answers) = loop {
+            let sent = keeper.clock.now();
+            for attempt in &mut *attempts {
+                attempt.open = true;
+                attempt.under_way = Some(sent);
+            }
+            let answer = keeper.ask("an enter", patience, || keeper.store.enter(&tickets)).await;
+            let answer = answer.and_then(|answers| all_of(&answers, tickets.len()).map(|()| answers));
+            attempts.iter_mut().for_each(|attempt| attempt.under_way = None);
+            match answer {
+                Ok(answers) => break (sent, answers),
+                Err(error) => {
+                    let unknown = error.effect() == Effect::Unknown;
+                    for attempt in &mut *attempts {
+                        if unknown {
+                            attempt.hold.note_unanswered(keeper.unanswered_until(sent, lease));
+                        } else {
+                            // This enter did nothing; an earlier one may have.
+                            attempt.not_in_line();
+                        }
+                    }
+                    let again = unknown || error.kind() == ErrorKind::Unavailable;
+                    tries += 1;
+                    let pause = backoff(tries);
+                    if !again || keeper.clock.now().after(pause) >= give_up {
+                        return Err(if error.name().is_some() { error } else { error.named(of.shown()) });
+                    }
+                    keeper.clock.sleep_until(keeper.clock.now().after(pause)).await;
+                }
+            }
+        };
+        attempts.iter_mut().zip(answers).map(|(attempt, answer)| attempt.entered(sent, answer)).collect()
+    }
+
+    fn ticket(&self, queue: bool) -> Enter {
+        Enter {
             place: self.hold.place(),
             kind: self.request.kind,
             weight: self.request.weight,
@@ -180,58 +263,46 @@ impl<'a> Attempt<'a> {
             owner: self.request.owner,
             held: self.request.held.clone(),
             note: self.request.note.clone(),
-        }];
-        let give_up = keeper.clock.now().after(self.request.patience());
-        let mut tries = 0;
-        let (sent, answer) = loop {
-            let sent = keeper.clock.now();
-            self.open = true;
-            self.under_way = Some(sent);
-            let answer = keeper.ask("an enter", self.request.patience(), || keeper.store.enter(&ticket)).await;
-            let answer = answer.and_then(|answers| all_of(&answers, 1).map(|()| answers));
-            self.under_way = None;
-            match answer {
-                Ok(answers) => break (sent, answers.into_iter().next()),
-                Err(error) => {
-                    let unknown = error.effect() == Effect::Unknown;
-                    if unknown {
-                        self.hold.note_unanswered(keeper.unanswered_until(sent, self.request.terms.lease));
-                    } else {
-                        // This enter did nothing; an earlier one may have.
-                        self.open = self.hold.unanswered() > keeper.clock.now();
-                    }
-                    let again = unknown || error.kind() == ErrorKind::Unavailable;
-                    tries += 1;
-                    let pause = backoff(tries);
-                    if !again || keeper.clock.now().after(pause) >= give_up {
-                        return Err(error.named(self.request.name.shown()));
-                    }
-                    keeper.clock.sleep_until(keeper.clock.now().after(pause)).await;
-                }
-            }
-        };
-        let late = || Error::unknown("the lease had ended before the answer came").named(self.request.name.shown());
+        }
+    }
+
+    /// As far as we know there is no ticket of this id in the line, unless an unanswered enter brings it there.
+    fn not_in_line(&mut self) {
+        self.open = self.hold.unanswered() > self.core.keeper.clock.now();
+    }
+
+    fn entered(&mut self, sent: Moment, answer: Entered) -> Result<Found> {
         match answer {
-            Some(Entered::Admitted { token, lease }) => {
+            Entered::Admitted { token, lease } => {
                 self.hold.set_number(token);
                 if !self.hold.confirm(sent, lease) {
-                    return Err(late());
+                    let late = Error::unknown("the lease had ended before the answer came");
+                    return Err(late.named(self.request.name.shown()));
                 }
                 Ok(Found::Inside)
             }
-            Some(Entered::Queued { token, lease, ahead: _ }) => {
+            Entered::Queued { token, lease, ahead: _ } => {
                 self.hold.set_number(token.unwrap_or(0));
-                self.queued = true;
                 self.hold.confirm(sent, lease);
-                keeper.keep(&self.hold);
+                self.keep();
                 Ok(Found::Queued(token))
             }
-            Some(Entered::Full { holder }) => {
-                self.open = self.hold.unanswered() > keeper.clock.now();
+            Entered::Full { holder } => {
+                self.not_in_line();
                 Ok(Found::Full(holder))
             }
-            None => Err(Error::new(ErrorKind::Broken, "the store gave no answer for the ticket").effect_unknown()),
         }
+    }
+
+    /// From now on it is renewed: its guard may take its time.
+    pub(crate) fn keep(&mut self) {
+        self.queued = true;
+        self.core.keeper.keep(&self.hold);
+    }
+
+    /// Ready when it is lost.
+    pub(crate) fn lost(&self) -> Lost<'_> {
+        self.hold.lost()
     }
 
     /// Waits for our turn: `false` if the ticket is gone.

@@ -6,7 +6,6 @@
 use crate::acquire::{Attempt, Found, Request};
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::hold::Hold;
 use crate::keeper::backoff;
 use crate::locks::Core;
 use crate::name::Name;
@@ -51,37 +50,31 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
-/// Gets in without ever standing in the line.
-pub(crate) async fn get_in(core: &Arc<Core>, request: &Request) -> Result<Arc<Hold>> {
+/// Gets in without ever standing in the line, and says whether it had to wait.
+pub(crate) async fn come_in<'a>(core: &'a Arc<Core>, request: &'a Request) -> Result<(Attempt<'a>, bool)> {
     // The first try costs nobody anything: one round trip.
-    if let Ok(hold) = try_once(core, request).await? {
-        return Ok(hold);
+    if let Ok(attempt) = try_once(core, request).await? {
+        return Ok((attempt, false));
     }
     let mut place = Beside::join(core, request);
     loop {
         place.turn().await;
         match try_once(core, request).await? {
-            Ok(hold) => {
+            Ok(attempt) => {
                 place.got_in(request.weight < request.capacity);
-                return Ok(hold);
+                return Ok((attempt, true));
             }
             Err(holder) => place.refused(holder),
         }
     }
 }
 
-async fn try_once(core: &Arc<Core>, request: &Request) -> Result<Result<Arc<Hold>, Option<Seen>>> {
-    loop {
-        let mut attempt = Attempt::new(core, request);
-        match attempt.enter(false).await? {
-            Found::Full(holder) => return Ok(Err(holder)),
-            Found::Inside | Found::Queued(_) => {
-                if let Some(hold) = attempt.confirm().await? {
-                    return Ok(Ok(hold));
-                }
-            }
-        }
-    }
+async fn try_once<'a>(core: &'a Arc<Core>, request: &'a Request) -> Result<Result<Attempt<'a>, Option<Seen>>> {
+    let mut attempt = Attempt::new(core, request);
+    Ok(match attempt.enter(false).await? {
+        Found::Full(holder) => Err(holder),
+        Found::Inside | Found::Queued(_) => Ok(attempt),
+    })
 }
 
 /// One waiter's place beside the queue; dropping it passes the turn on.
@@ -222,9 +215,12 @@ async fn watch(keeper: Arc<crate::keeper::Keeper>, name: Name, gate: Weak<Gate>)
         }));
         let told = pin!(async {
             if let Some(stream) = &mut hints {
-                if stream.next().await.is_some() {
+                while let Some(hint) = stream.next().await {
                     ended = 0;
-                    return;
+                    // Somebody's coming makes no room: only what may have is worth a try.
+                    if !matches!(hint, Hint::Entered(_)) {
+                        return;
+                    }
                 }
                 // What was told between two watches nobody has heard.
                 hints = None;

@@ -25,8 +25,9 @@
 //! ```
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Released};
+use crate::guard::Released;
 use crate::hold::State;
+use crate::multi::Part;
 use crate::options::Options;
 use crate::owner::Owner;
 use crate::store::{Line, Listed};
@@ -139,6 +140,12 @@ impl Locks {
         Semaphore { inner: self.0.locks.semaphore(name, permits), locks: self.0.clone() }
     }
 
+    /// Several locks at once, all or none: see [`crate::Locks::all`]. No I/O. As for any lock here, what this thread holds
+    /// already it gets once more; one call for each name.
+    pub fn all<P: Into<Part>>(&self, parts: impl IntoIterator<Item = P>) -> MultiLock {
+        MultiLock { inner: self.0.locks.all(parts), locks: self.0.clone() }
+    }
+
     /// Who holds `name`, and who waits.
     ///
     /// # Errors
@@ -206,6 +213,23 @@ pub struct Semaphore {
     locks: Arc<Inner>,
 }
 
+/// [`MultiLock`](crate::MultiLock) without async. Re-entrant by thread.
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing until it is locked"]
+pub struct MultiLock {
+    inner: crate::MultiLock,
+    locks: Arc<Inner>,
+}
+
+impl MultiLock {
+    /// These and those of another. What this thread holds already through the other's `Locks` is not known here: it would
+    /// wait for itself.
+    pub fn and(mut self, other: MultiLock) -> MultiLock {
+        self.inner = self.inner.and(other.inner);
+        self
+    }
+}
+
 macro_rules! calls {
     ($lock:ident, $guard:ident, $async_as:ident, $plain:ident, $try:ident, $within:ident, $with:ident) => {
         impl $lock {
@@ -247,6 +271,7 @@ macro_rules! calls {
 }
 
 calls!(Mutex, MutexGuard, lock_as_with, lock, try_lock, lock_within, lock_with);
+calls!(MultiLock, MultiGuard, lock_as_with, lock, try_lock, lock_within, lock_with);
 calls!(RwLock, ReadGuard, read_as_with, read, try_read, read_within, read_with);
 calls!(RwLock, WriteGuard, write_as_with, write, try_write, write_within, write_with);
 
@@ -302,18 +327,18 @@ macro_rules! guard_type {
         #[derive(Debug)]
         pub struct $name {
             /// `None` only while it is being dropped or given away.
-            inner: Option<guard::$name>,
+            inner: Option<crate::$name>,
             locks: Arc<Inner>,
             /// A guard belongs to the thread that is its owner.
             not_send: PhantomData<*const ()>,
         }
 
         impl $name {
-            fn new(inner: guard::$name, locks: &Arc<Inner>) -> $name {
+            fn new(inner: crate::$name, locks: &Arc<Inner>) -> $name {
                 $name { inner: Some(inner), locks: locks.clone(), not_send: PhantomData }
             }
 
-            fn inner(&self) -> &guard::$name {
+            fn inner(&self) -> &crate::$name {
                 self.inner.as_ref().expect("only given away by value")
             }
 
@@ -397,10 +422,28 @@ guard_type! {
     /// Permits of a [`Semaphore`].
     Permit
 }
+guard_type! {
+    /// A held [`MultiLock`].
+    MultiGuard
+}
 
 fenced!(MutexGuard);
 fenced!(ReadGuard);
 fenced!(WriteGuard);
+
+impl MultiGuard {
+    /// The fencing tokens, in the order in which the names were given. Permits have none.
+    #[must_use]
+    pub fn tokens(&self) -> Vec<Token> {
+        self.inner().tokens()
+    }
+
+    /// The fencing token of one of the names: see [`crate::MultiGuard::token`].
+    #[must_use]
+    pub fn token(&self, name: &str) -> Option<Token> {
+        self.inner().token(name)
+    }
+}
 
 impl WriteGuard {
     /// Becomes a reader without letting anybody in between.
@@ -465,6 +508,25 @@ mod tests {
         let permit = locks.semaphore("b", 2).acquire().unwrap();
         assert_eq!((read.state(), permit.state()), (State::Safe, State::Safe));
         assert_eq!(read.release().unwrap(), Released::Held);
+    }
+
+    #[test]
+    fn several_at_once_and_again() {
+        let locks = Locks::new(crate::Locks::with_store(crate::store::memory::MemoryStore::new())).unwrap();
+        let outer = locks.mutex("b").lock().unwrap();
+        let guard = locks.all(["c", "b", "a"]).lock_within(Duration::from_secs(5)).unwrap();
+        assert_eq!(guard.tokens()[1], outer.token(), "this thread holds it already");
+        assert_eq!((guard.state(), guard.token("x")), (State::Safe, None));
+        let other = locks.all(["d", "c"]);
+        let refused = std::thread::spawn(move || other.try_lock().map(|_| ()).unwrap_err().kind());
+        assert_eq!(refused.join().unwrap(), ErrorKind::Held);
+        drop(guard);
+        assert_eq!(
+            locks.list("").unwrap().len(),
+            1,
+            "released before the next line runs, but what the outer guard holds"
+        );
+        assert_eq!(outer.release().unwrap(), Released::Held);
     }
 
     #[tokio::test]

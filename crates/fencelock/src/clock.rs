@@ -145,11 +145,17 @@ impl Future for Sleep {
         let (moment, key) = (self.moment, self.key);
         let (key, first) = self.clock.timers().set(moment, key, cx.waker());
         self.key = Some(key);
-        if first && matches!(self.clock.0, Kind::System) {
-            system_timers().arm();
+        match &self.clock.0 {
+            // An alarm for a moment that has come in the meantime goes off at once.
+            Kind::System if first => system_timers().arm(),
+            Kind::System => {}
+            // This clock may have been moved between the look and the setting of the timer.
+            #[cfg(feature = "test-util")]
+            Kind::Virtual(shared) if shared.now() >= moment => return Poll::Ready(()),
+            #[cfg(feature = "test-util")]
+            Kind::Virtual(_) => {}
         }
-        // The clock may have been moved between the look and the setting of the timer.
-        if self.clock.now() >= moment { Poll::Ready(()) } else { Poll::Pending }
+        Poll::Pending
     }
 }
 
@@ -169,6 +175,9 @@ struct Timers(Mutex<TimerState>);
 struct TimerState {
     due: BTreeMap<(Moment, u64), Waker>,
     next: u64,
+    /// The alarm will go off by then. One that is too early only makes its thread look once more, so it is not set back for
+    /// timers that are gone: most of them are, long before their time.
+    armed: Option<Moment>,
 }
 
 impl Timers {
@@ -222,9 +231,11 @@ impl SystemTimers {
     /// Makes the thread wake up in time for the first timer. Under the timers' lock from the look to the setting: of two at
     /// once, the one that looked first could otherwise set the alarm back to a later moment.
     fn arm(&self) {
-        let state = self.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(((moment, _), _)) = state.due.first_key_value() {
-            self.alarm.set(*moment);
+        let mut state = self.timers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = state.due.first_key_value().map(|((moment, _), _)| *moment);
+        if let Some(moment) = first.filter(|first| state.armed.is_none_or(|armed| *first < armed)) {
+            state.armed = Some(moment);
+            self.alarm.set(moment);
         }
     }
 }
@@ -240,6 +251,7 @@ fn system_timers() -> &'static SystemTimers {
             .spawn(move || {
                 loop {
                     timers.alarm.wait();
+                    timers.timers.0.lock().unwrap_or_else(PoisonError::into_inner).armed = None;
                     timers.timers.fire(system_now());
                     timers.arm();
                 }

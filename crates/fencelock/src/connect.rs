@@ -1,5 +1,6 @@
 //! Store URLs: what `Locks::connect` and the program's `--store` take. Passwords never come back out of here in a message.
 
+use crate::beside::Beside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::printable;
 use crate::store::Store;
@@ -50,7 +51,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "everybody who reaches a Redis server",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable"],
+        options: &["evictable", "replicas"],
     },
     Scheme {
         scheme: "rediss",
@@ -58,7 +59,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the same over TLS",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "ca", "cert", "key"],
+        options: &["evictable", "replicas", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "redis+unix",
@@ -66,7 +67,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "a Redis server behind a socket file",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "user", "password"],
+        options: &["evictable", "replicas", "db", "user", "password"],
     },
     Scheme {
         scheme: "redis+sentinel",
@@ -74,7 +75,15 @@ pub const SCHEMES: &[Scheme] = &[
         about: "the Redis master that the sentinels name",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "db", "sentinel_user", "sentinel_password"],
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password"],
+    },
+    Scheme {
+        scheme: "rediss+sentinel",
+        form: "rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER",
+        about: "the same, sentinels and master over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "quorum",
@@ -83,6 +92,30 @@ pub const SCHEMES: &[Scheme] = &[
         feature: "redis",
         built_in: cfg!(feature = "redis"),
         options: &["node_timeout", "longest_lease", "young", "evictable", "ca", "cert", "key"],
+    },
+    Scheme {
+        scheme: "postgres",
+        form: "postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
+        about: "everybody who reaches a PostgreSQL database",
+        feature: "postgres",
+        built_in: cfg!(feature = "postgres"),
+        options: &["mode", "migrate", "listen", "schema", "sslmode", "sslrootcert"],
+    },
+    Scheme {
+        scheme: "mysql",
+        form: "mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE",
+        about: "everybody who reaches a MySQL or MariaDB database",
+        feature: "mysql",
+        built_in: cfg!(feature = "mysql"),
+        options: &["mode", "migrate", "tls", "ca"],
+    },
+    Scheme {
+        scheme: "zookeeper",
+        form: "zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]",
+        about: "everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks",
+        feature: "zookeeper",
+        built_in: cfg!(feature = "zookeeper"),
+        options: &["session", "acl", "ca", "cert", "key"],
     },
     Scheme {
         scheme: "consul",
@@ -155,16 +188,17 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
 }
 
 impl Target {
-    /// Opens the store.
-    pub(crate) async fn open(&self, label: Option<&str>) -> Result<Arc<dyn Store>> {
+    /// Opens the store. What it keeps beside locks, if anything, is put into `beside`.
+    pub(crate) async fn open(&self, label: Option<&str>, beside: &mut Beside) -> Result<Arc<dyn Store>> {
         match self.scheme.scheme {
             #[cfg(feature = "memory")]
             "memory" => {
                 let store = crate::store::memory::MemoryStore::shared(&self.rest);
-                Ok(Arc::new(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "sqlite")]
             "sqlite" => {
@@ -173,19 +207,43 @@ impl Target {
                 }
                 // As it stands: a path is no URL, and `%` is a letter in it.
                 let store = crate::store::sqlite::SqliteStore::open(&self.rest)?;
-                Ok(Arc::new(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let url = format!("postgres:{}", self.rest);
+                let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
+                let store = Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                });
+                *beside = Beside::nothing().with_registers(store.clone());
+                Ok(store)
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let url = format!("mysql:{}", self.rest);
+                let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
+                let store = Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                });
+                *beside = Beside::nothing().with_registers(store.clone());
+                Ok(store)
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
-                Ok(Arc::new(match label {
+                let store = match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                };
+                Ok(with_all(store, beside))
             }
             #[cfg(feature = "redis")]
             "quorum" => {
@@ -212,12 +270,32 @@ impl Target {
                     None => store,
                 }))
             }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => {
+                let url = format!("zookeeper:{}", self.rest);
+                let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
             other => {
-                let _ = (label, &self.rest, &self.options);
+                let _ = (label, &self.rest, &self.options, beside);
                 Err(Error::new(ErrorKind::Unsupported, format!("this build has no {other} store")))
             }
         }
     }
+}
+
+/// A store that keeps limiters and registers as well.
+#[cfg(any(feature = "memory", feature = "sqlite", feature = "redis"))]
+fn with_all<S: Store + crate::beside::Limiters + crate::beside::Registers>(
+    store: S,
+    beside: &mut Beside,
+) -> Arc<dyn Store> {
+    let store = Arc::new(store);
+    *beside = Beside::all(&store);
+    store
 }
 
 #[cfg(test)]

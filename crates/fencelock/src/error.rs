@@ -17,8 +17,14 @@ pub enum ErrorKind {
     TimedOut,
     /// It was ours and is no longer.
     Lost,
+    /// The access came too late: a later grant has been at the resource. What a [fence](crate::fence) says.
+    Overtaken,
     /// Waiting would never end: the caller holds what it would wait for.
     Deadlock,
+    /// A limiter does not let it through now: see [`Error::retry_after`].
+    Limited,
+    /// Others have written in between, again and again.
+    Conflict,
     /// The name is in use as another kind of lock, or as a semaphore of another size.
     Mismatch,
     /// The name or namespace cannot be used.
@@ -55,6 +61,7 @@ struct Facts {
     holder: Option<Seen>,
     waited: Option<Duration>,
     position: Option<(usize, usize)>,
+    retry_after: Option<Duration>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -70,6 +77,7 @@ impl Error {
             holder: None,
             waited: None,
             position: None,
+            retry_after: None,
             source: None,
         }))
     }
@@ -118,6 +126,11 @@ impl Error {
         self
     }
 
+    pub(crate) fn retry_in(mut self, after: Duration) -> Error {
+        self.0.retry_after = Some(after);
+        self
+    }
+
     /// The same, with what caused it.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
@@ -161,6 +174,12 @@ impl Error {
         self.0.position
     }
 
+    /// When a limiter would let it through if nobody else came.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
     /// What happened, without name, holder and cause.
     #[must_use]
     pub fn message(&self) -> &str {
@@ -170,7 +189,10 @@ impl Error {
     /// Whether trying again may help without anybody doing anything about it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Held | ErrorKind::TimedOut | ErrorKind::Unavailable)
+        matches!(
+            self.0.kind,
+            ErrorKind::Held | ErrorKind::TimedOut | ErrorKind::Limited | ErrorKind::Conflict | ErrorKind::Unavailable
+        )
     }
 
     /// A second error with the same facts, for a second caller who waited for the same thing.
@@ -184,6 +206,7 @@ impl Error {
             holder: facts.holder.clone(),
             waited: facts.waited,
             position: facts.position,
+            retry_after: facts.retry_after,
             source: facts.source.as_ref().map(|source| source.to_string().into()),
         }))
     }
@@ -266,6 +289,7 @@ mod tests {
             identity: "web-3".into(),
             owner: "a1".into(),
             reason: Some("deploy 88".into()),
+            value: None,
             entered: Some(Duration::from_secs(50)),
             admitted: Some(Duration::from_secs(42)),
             expires_in: Some(Duration::from_secs(12)),

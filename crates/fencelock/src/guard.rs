@@ -1,10 +1,12 @@
 //! Guards: what a caller has while it holds something. Dropping one releases in the background.
 
 use crate::acquire::flush;
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Ending, Hold, State};
-use crate::keeper::{PATIENCE, backoff};
+use crate::keeper::{OwnLeaves, PATIENCE, backoff};
 use crate::locks::Core;
+use crate::name::Name;
 use crate::observe;
 use crate::store::{Mode, Presence, Seen, TicketId, Upgraded};
 use crate::sync::atomic::Ordering;
@@ -45,12 +47,61 @@ impl Grip {
         self.hold.is_held_back()
     }
 
-    fn token(&self) -> Token {
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Whether it is not lost, as far as the clock says.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.hold.state() != State::Lost
+    }
+
+    /// Whether this is what its `Locks` calls `name`.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        Name::new(&self.core.namespace, name).is_ok_and(|name| name.key() == self.hold.name.key())
+    }
+
+    /// Tells whoever listens that it was acquired.
+    pub(crate) fn acquired(&self, started: Moment) {
+        observe::acquired(&self.hold, self.core.keeper.clock.now().since(started));
+    }
+
+    /// Its token, if it has one.
+    pub(crate) fn fence(&self) -> Option<Token> {
+        (self.hold.kind.mode() != Mode::Permits).then(|| self.token())
+    }
+
+    /// Lets it go as one of several: what is to be sent goes to the calls, one for each store; what is left later by the
+    /// library thread to those to be waited for.
+    pub(crate) fn end(mut self, calls: &mut Vec<OwnLeaves>, later: &mut Vec<oneshot::Receiver<Presence>>) -> Released {
+        self.armed = false;
+        let keeper = &self.core.keeper;
+        match self.hold.detach(self.exclusive) {
+            Ending::WasLost => {
+                keeper.bury(&self.hold);
+                return Released::AlreadyGone;
+            }
+            Ending::Nothing => {}
+            Ending::Downgrade => drop(tell_downgrade(&self.core, &self.hold)),
+            Ending::Linger(until) => later.push(keeper.linger(&self.hold, until)),
+            Ending::Leave => {
+                observe::released(&self.hold);
+                let leave = keeper.own_leave(&self.hold);
+                match calls.iter_mut().find(|call| call.takes(&leave)) {
+                    Some(call) => call.add(leave),
+                    None => calls.push(leave),
+                }
+            }
+        }
+        Released::Held
+    }
+
+    pub(crate) fn token(&self) -> Token {
         let mode = if self.exclusive { Mode::Exclusive } else { Mode::Shared };
         Token::new(self.hold.number(), mode, self.hold.name.shared_key(), self.core.info.label.clone())
     }
 
-    async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+    pub(crate) async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         let mut work = pin!(work);
         let mut lost = pin!(self.hold.lost());
         poll_fn(|cx| {
@@ -63,7 +114,7 @@ impl Grip {
         .await
     }
 
-    async fn release(mut self) -> Result<Released> {
+    pub(crate) async fn release(mut self) -> Result<Released> {
         self.armed = false;
         let keeper = &self.core.keeper;
         let presence = match self.hold.detach(self.exclusive) {

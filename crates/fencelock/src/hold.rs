@@ -169,10 +169,13 @@ impl Hold {
 
     /// Counts from the clock, at this very moment.
     pub(crate) fn state(&self) -> State {
+        self.state_at(self.clock.now())
+    }
+
+    fn state_at(&self, now: Moment) -> State {
         if self.lost.load(Ordering::Acquire) != 0 {
             return State::Lost;
         }
-        let now = self.clock.now();
         if now >= self.deadline() && self.lose_if_late() {
             return State::Lost;
         }
@@ -184,9 +187,10 @@ impl Hold {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        match self.state() {
+        let now = self.clock.now();
+        match self.state_at(now) {
             State::Lost => Duration::ZERO,
-            _ => self.deadline().since(self.clock.now()),
+            _ => self.deadline().since(now),
         }
     }
 

@@ -16,13 +16,13 @@ use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::hold::{Hold, State};
 use crate::name::Name;
 use crate::observe;
-use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId};
+use crate::store::{BoxFuture, Lifetime, Place, Presence, Renew, Renewed, Store, TicketId, Tickets};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock};
 use futures_util::FutureExt;
 use futures_util::future::Either;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
@@ -56,7 +56,7 @@ struct Signals {
 
 #[derive(Default)]
 struct Book {
-    entries: HashMap<TicketId, Entry>,
+    entries: Tickets<Entry>,
     rounds: BTreeMap<Duration, Round>,
     /// When to look whether a ticket is late. Renewals move the real deadline without touching this: whoever looks too early
     /// looks again.
@@ -86,7 +86,7 @@ struct Entry {
 
 struct Round {
     next: Moment,
-    ids: HashSet<TicketId>,
+    ids: Tickets<()>,
 }
 
 /// A place to be left.
@@ -136,8 +136,8 @@ impl Keeper {
             let round = book
                 .rounds
                 .entry(lease)
-                .or_insert_with(|| Round { next: now.after(period(lease)), ids: HashSet::new() });
-            round.ids.insert(id);
+                .or_insert_with(|| Round { next: now.after(period(lease)), ids: Tickets::default() });
+            round.ids.insert(id, ());
             round.next = round.next.min(renew_by);
             first = first.min(round.next);
         }
@@ -236,6 +236,12 @@ impl Keeper {
         book.leaves = others;
         let flight = book.take_off(self, vec![name.shared_key()]);
         Some(OwnLeaves { keeper: self.clone(), leaves: mine.into(), _flight: Some(flight) })
+    }
+
+    /// Whether there is nothing of any name that an enter would have to wait for. The rule, and one look at the book.
+    pub(crate) fn is_calm(&self) -> bool {
+        let book = lock(&self.book);
+        book.leaves.is_empty() && book.later.is_empty() && book.flying.is_empty()
     }
 
     /// The release of a guard, to be sent by the caller.
@@ -612,7 +618,7 @@ impl Book {
                 return true;
             }
             round.next = now.after(period(*lease));
-            let renewals = round.ids.iter().filter_map(|id| {
+            let renewals = round.ids.keys().filter_map(|id| {
                 let hold = &entries.get(id)?.hold;
                 Some((hold.clone(), hold.renewal(now, false)?))
             });
@@ -661,7 +667,7 @@ impl Drop for Flight {
     }
 }
 
-/// Leaves of one name that a caller sends itself. If that is given up half-way, or fails, the keeper takes them over.
+/// Leaves that a caller sends itself, in one call. If that is given up half-way, or fails, the keeper takes them over.
 pub(crate) struct OwnLeaves {
     keeper: Arc<Keeper>,
     leaves: Vec<Leave>,
@@ -669,16 +675,27 @@ pub(crate) struct OwnLeaves {
 }
 
 impl OwnLeaves {
+    /// Whether the same call can take these too.
+    pub(crate) fn takes(&self, other: &OwnLeaves) -> bool {
+        Arc::ptr_eq(&self.keeper, &other.keeper) && self.leaves.len() + other.leaves.len() <= BATCH
+    }
+
+    /// Takes over what another one was to send.
+    pub(crate) fn add(&mut self, mut other: OwnLeaves) {
+        self.leaves.append(&mut other.leaves);
+    }
+
     /// One round trip, and no more.
-    pub(crate) async fn send_once(&mut self) -> Result<Presence> {
+    pub(crate) async fn send_once(&mut self) -> Result<Vec<Presence>> {
         let places: Vec<Place> = self.leaves.iter().map(|leave| leave.place.clone()).collect();
         let answers = self.keeper.ask("a release", PATIENCE, || self.keeper.store.leave(&places)).await?;
         all_of(&answers, places.len())?;
         self.leaves.drain(..).for_each(|leave| self.keeper.left(leave));
-        Ok(answers.first().copied().unwrap_or(Presence::Gone))
+        Ok(answers)
     }
 
-    /// One round trip; more only if a reply is lost: whoever finds it gone then has most likely left it himself.
+    /// One round trip; more only if a reply is lost: whoever finds one gone then has most likely left it himself. `There` if
+    /// all were there.
     pub(crate) async fn send(mut self) -> Result<Presence> {
         let clock = self.keeper.clock.clone();
         let lease = self.leaves.first().map_or(Duration::ZERO, |leave| leave.lease);
@@ -686,8 +703,10 @@ impl OwnLeaves {
         let mut lost_reply = false;
         for tries in 1.. {
             match self.send_once().await {
-                Ok(Presence::Gone) if lost_reply => return Ok(Presence::There),
-                Ok(presence) => return Ok(presence),
+                Ok(found) if lost_reply || found.iter().all(|one| *one == Presence::There) => {
+                    return Ok(Presence::There);
+                }
+                Ok(_) => return Ok(Presence::Gone),
                 Err(error) => {
                     lost_reply |= error.effect() == Effect::Unknown;
                     let again = clock.now().after(backoff(tries));

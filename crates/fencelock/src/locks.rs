@@ -2,13 +2,16 @@
 
 use crate::acquire::{self, Request};
 use crate::barge::Gates;
+use crate::beside::Beside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Hold;
 use crate::keeper::Keeper;
+use crate::limit::{Limit, Limiter};
 use crate::mutex::Mutex;
 use crate::name::{self, Name};
 use crate::options::{DEFAULT_LEASE, Options, check_lease};
 use crate::owner::Owner;
+use crate::register::Register;
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::store::{
@@ -48,7 +51,8 @@ pub(crate) struct Core {
     pub(crate) info: Info,
     pub(crate) capability: Capability,
     pub(crate) gates: Gates,
-    namespace: String,
+    pub(crate) beside: Beside,
+    pub(crate) namespace: String,
     lease: Duration,
     note: Note,
     /// Whose tickets are those that are taken as nobody in particular; it also tells one `Locks` from another.
@@ -78,22 +82,47 @@ impl Locks {
 
     /// Locks on a store of your own making, or one that was opened by hand.
     pub fn with_store(store: impl Store) -> Locks {
-        Locks::start(Arc::new(store), String::new(), None, None)
+        Locks::with_shared_store(Arc::new(store))
     }
 
     /// The same for a store that is shared already.
     pub fn with_shared_store(store: Arc<dyn Store>) -> Locks {
-        Locks::start(store, String::new(), None, None)
+        Locks::with_store_and(store, Beside::nothing())
     }
 
-    fn start(store: Arc<dyn Store>, namespace: String, identity: Option<String>, lease: Option<Duration>) -> Locks {
+    /// The same with what the store keeps beside locks: limiters, registers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> fencelock::Result<()> {
+    /// use fencelock::{Locks, beside::Beside, store::memory::MemoryStore};
+    /// use std::sync::Arc;
+    ///
+    /// let store = Arc::new(MemoryStore::new());
+    /// let locks = Locks::with_store_and(store.clone(), Beside::all(&store));
+    /// locks.register("greeting").set("hello").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_store_and(store: Arc<dyn Store>, beside: Beside) -> Locks {
+        Locks::start(store, beside, String::new(), None, None)
+    }
+
+    fn start(
+        store: Arc<dyn Store>,
+        beside: Beside,
+        namespace: String,
+        identity: Option<String>,
+        lease: Option<Duration>,
+    ) -> Locks {
         let (keeper, thread) = library_thread(store);
-        Locks::around(keeper, Some(thread), namespace, identity, lease)
+        Locks::around(keeper, beside, Some(thread), namespace, identity, lease)
     }
 
     /// Locks around a keeper that somebody sees to: the library thread, or a test.
     pub(crate) fn around(
         keeper: Arc<Keeper>,
+        beside: Beside,
         thread: Option<std::thread::ThreadId>,
         namespace: String,
         identity: Option<String>,
@@ -116,6 +145,7 @@ impl Locks {
             info: store.info(),
             capability,
             gates: Gates::default(),
+            beside,
             namespace,
             lease: lease.unwrap_or(usual),
             note,
@@ -132,6 +162,11 @@ impl Locks {
         Mutex::new(self.core.clone(), self.name(name))
     }
 
+    /// A mutex whose calls all answer with this error.
+    pub(crate) fn impossible_mutex(&self, error: Error) -> Mutex {
+        Mutex::new(self.core.clone(), Err(error))
+    }
+
     /// A read-write lock. No I/O.
     pub fn rwlock(&self, name: &str) -> RwLock {
         RwLock::new(self.core.clone(), self.name(name))
@@ -142,6 +177,21 @@ impl Locks {
     /// The number lives as long as anybody holds or waits: asking with another one meanwhile is a `Mismatch`.
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         Semaphore::new(self.core.clone(), self.name(name), permits)
+    }
+
+    /// A limiter that all clients of the store share: see [`limit`](crate::limit). No I/O.
+    ///
+    /// It is no lock: a limiter and a lock of the same name have nothing to do with each other. Whoever uses the same name with
+    /// another limit judges the same bucket by other numbers.
+    pub fn limiter(&self, name: &str, limit: Limit) -> Limiter {
+        Limiter::shared(self.core.clone(), self.name(name), limit)
+    }
+
+    /// A register: a value with a version, for when no lock is the right lock. No I/O.
+    ///
+    /// It is no lock: a register and a lock of the same name have nothing to do with each other.
+    pub fn register(&self, name: &str) -> Register {
+        Register::new(self.core.clone(), self.name(name))
     }
 
     /// A new owner: whoever locks again as the same owner gets another guard on the same hold instead of waiting for itself.
@@ -220,7 +270,7 @@ impl Locks {
         Ok(hints
             .filter(move |hint| {
                 let concerns = match hint {
-                    Hint::Changed(name) => name.shown().starts_with(&wanted),
+                    Hint::Changed(name) | Hint::Entered(name) => name.shown().starts_with(&wanted),
                     Hint::Somewhere => true,
                 };
                 std::future::ready(concerns)
@@ -287,18 +337,17 @@ impl Locks {
 }
 
 impl Core {
-    /// Gets in as `owner`, or as nobody in particular.
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        name: &Result<Name>,
+    /// A wish to get in as `owner`, or as nobody in particular.
+    pub(crate) fn request(
+        &self,
+        name: Name,
         kind: Kind,
         (weight, capacity): (u32, u32),
         options: &Options,
         owner: Option<&Owner>,
-    ) -> Result<Arc<Hold>> {
-        let name = name.as_ref().map_err(Error::again)?.clone();
+    ) -> Result<Request> {
         let terms = options.terms(&self.capability, self.lease).map_err(|error| error.named(name.shown()))?;
-        let request = Request {
+        Ok(Request {
             kind,
             weight,
             capacity,
@@ -309,7 +358,20 @@ impl Core {
             held: owner.map(|owner| owner.held(self.owner)).unwrap_or_default(),
             note: Note { reason: options.reason.clone(), ..self.note.clone() },
             name,
-        };
+        })
+    }
+
+    /// Gets in as `owner`, or as nobody in particular.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        name: &Result<Name>,
+        kind: Kind,
+        size: (u32, u32),
+        options: &Options,
+        owner: Option<&Owner>,
+    ) -> Result<Arc<Hold>> {
+        let name = name.as_ref().map_err(Error::again)?.clone();
+        let request = self.request(name, kind, size, options, owner)?;
         let span = crate::observe::acquiring(&request.name, kind);
         match owner {
             None => acquire::acquire(self, request).instrument(span).await,
@@ -432,10 +494,11 @@ impl Builder {
                 "a label is made of printable ASCII characters other than '\"'",
             ));
         }
-        let store = target.open(label.as_deref()).await?;
+        let mut beside = Beside::nothing();
+        let store = target.open(label.as_deref(), &mut beside).await?;
         if let Some(lease) = self.lease {
             check_lease(lease, &store.capability())?;
         }
-        Ok(Locks::start(store, namespace, self.identity, self.lease))
+        Ok(Locks::start(store, beside, namespace, self.identity, self.lease))
     }
 }

@@ -35,13 +35,7 @@ pub struct Semaphore {
 
 impl Semaphore {
     pub(crate) fn new(core: Arc<Core>, name: Result<Name>, permits: u32) -> Semaphore {
-        let name = match name {
-            Ok(name) if permits == 0 || permits >= WHOLE => {
-                let message = format!("a semaphore has 1 to {} permits, not {permits}", WHOLE - 1);
-                Err(Error::new(ErrorKind::InvalidInput, message).named(name.shown()))
-            }
-            name => name,
-        };
+        let name = name.and_then(|name| check_size(&name, permits).map(|()| name));
         Semaphore { core, name: Arc::new(name), permits }
     }
 
@@ -131,11 +125,26 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
     pub async fn acquire_many_with(&self, permits: u32, options: Options) -> Result<Permit> {
-        if self.name.is_ok() && (permits == 0 || permits > self.permits) {
-            let message = format!("asked for {permits} permits of a semaphore of {}", self.permits);
-            return Err(Error::new(ErrorKind::InvalidInput, message));
+        if self.name.is_ok() {
+            check_permits(permits, self.permits)?;
         }
         let hold = self.core.acquire(&self.name, Kind::Permits, (permits, self.permits), &options, None).await?;
         Ok(Permit(Grip::new(self.core.clone(), hold, true)))
     }
+}
+
+pub(crate) fn check_size(name: &Name, size: u32) -> Result<()> {
+    if size == 0 || size >= WHOLE {
+        let message = format!("a semaphore has 1 to {} permits, not {size}", WHOLE - 1);
+        return Err(Error::new(ErrorKind::InvalidInput, message).named(name.shown()));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_permits(permits: u32, of: u32) -> Result<()> {
+    if permits == 0 || permits > of {
+        let message = format!("asked for {permits} permits of a semaphore of {of}");
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
 }

@@ -31,16 +31,24 @@ pub mod consul;
 pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "_session")]
 pub mod note;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "_session")]
 pub mod session;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// A waiting ticket's lease is at most this, so that a killed waiter with a lease of an hour does not block for an hour.
 pub const LONGEST_WAITING_LEASE: Duration = Duration::from_secs(30);
@@ -51,11 +59,43 @@ pub fn waiting_lease(lease: Duration) -> Duration {
     lease.min(LONGEST_WAITING_LEASE)
 }
 
-/// 128 random bits.
+/// 128 random bits. Asked of the system for many at a time, by each thread and process for itself: a call of its own for each
+/// ticket is a noticeable part of what a lock costs.
 fn random_bits() -> [u8; 16] {
-    let mut bits = [0; 16];
-    getrandom::fill(&mut bits).expect("the system's source of randomness works");
-    bits
+    struct Stock {
+        bits: [u8; 512],
+        left: usize,
+        process: u32,
+    }
+    thread_local! {
+        static STOCK: std::cell::RefCell<Stock> =
+            const { std::cell::RefCell::new(Stock { bits: [0; 512], left: 0, process: 0 }) };
+    }
+    STOCK.with_borrow_mut(|stock| {
+        // A process that was forked must not give out what its parent gives out.
+        let process = std::process::id();
+        if stock.left == 0 || stock.process != process {
+            getrandom::fill(&mut stock.bits).expect("the system's source of randomness works");
+            (stock.left, stock.process) = (stock.bits.len(), process);
+        }
+        stock.left -= 16;
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&stock.bits[stock.left..][..16]);
+        // Nothing is left of a secret but the secret.
+        stock.bits[stock.left..][..16].fill(0);
+        bits
+    })
+}
+
+/// 16 bytes in 32 hex digits.
+fn hex(bytes: [u8; 16]) -> [u8; 32] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    digits
 }
 
 macro_rules! id_type {
@@ -88,7 +128,7 @@ macro_rules! id_type {
         impl fmt::Display for $name {
             /// 32 hex digits.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                f.write_str(std::str::from_utf8(&hex(self.0)).unwrap_or_default())
             }
         }
     };
@@ -102,6 +142,29 @@ id_type! {
     /// Whose ticket it is: tickets of one owner may belong together. Public.
     OwnerId
 }
+
+/// Hashes ids for tables of our own tickets: they are random bits already, chosen by us.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ById(u64);
+
+impl std::hash::Hasher for ById {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A table of our own tickets.
+pub(crate) type Tickets<T> = std::collections::HashMap<TicketId, T, std::hash::BuildHasherDefault<ById>>;
 
 impl fmt::Debug for TicketId {
     /// The first four digits: the rest is a secret.
@@ -341,6 +404,8 @@ pub struct Seen {
     pub owner: String,
     /// Why.
     pub reason: Option<String>,
+    /// A leader's or candidate's value.
+    pub value: Option<String>,
     /// How long ago it joined the line, where the store knows it.
     pub entered: Option<Duration>,
     /// How long ago it was admitted, where the store knows it.
@@ -423,6 +488,9 @@ impl Scope {
 pub enum Hint {
     /// In this line.
     Changed(Name),
+    /// Somebody came into this line, or was only changed in it: there is no more room than before. A store that cannot tell
+    /// says [`Changed`](Hint::Changed).
+    Entered(Name),
     /// Somewhere within what is watched; hints may have been missed.
     Somewhere,
 }

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod server;
 
+use fencelock::beside::Beside;
 use fencelock::store::{Store, redis::RedisStore};
 use fencelock_testkit::Provider;
 use std::collections::BTreeMap;
@@ -20,5 +21,13 @@ fn main() {
             Arc::new(store.expect("the server is there")) as Arc<dyn Store>
         }
     });
-    fencelock_testkit::main(provider.url(&url));
+    let address = url.clone();
+    let beside = move || {
+        let url = address.clone();
+        async move {
+            let store = RedisStore::connect(&url, &BTreeMap::new()).await;
+            Beside::all(&Arc::new(store.expect("the server is there")))
+        }
+    };
+    fencelock_testkit::main(provider.url(&url).beside(beside));
 }

@@ -2,7 +2,7 @@
 
 use crate::args::Hold;
 use crate::failure::{Failure, LOST};
-use crate::held;
+use crate::held::{self, Want};
 use crate::output::{self, Event, Output};
 use crate::signals::Signals;
 use crate::store_url::Choice;
@@ -11,11 +11,12 @@ use fencelock::name::printable;
 use std::io::Read;
 
 pub(crate) async fn run(hold: Hold, choice: &Choice, mut signals: Signals, output: Output) -> Result<u8, Failure> {
-    let taken = held::take(choice, &hold.name, &hold.lock, &mut signals, output).await?;
+    let taken =
+        held::take(choice, Want::Names(std::slice::from_ref(&hold.name)), &hold.lock, &mut signals, output).await?;
     if output.json {
-        output.event_on_stdout(&taken.event(&hold.name));
+        output.event_on_stdout(&taken.event());
     } else {
-        output::data_if_wanted(&format!("{}\n", taken.held.number()));
+        output::data_if_wanted(&format!("{}\n", taken.held.tokens()));
     }
     tokio::select! {
         _ = signals.next_ending() => {}

@@ -2,7 +2,9 @@
 
 pub(crate) mod break_ticket;
 pub(crate) mod completions;
+pub(crate) mod elect;
 pub(crate) mod hold;
+pub(crate) mod limit;
 pub(crate) mod ls;
 pub(crate) mod run;
 pub(crate) mod show;

@@ -3,7 +3,7 @@
 use crate::args::{Lock, Run};
 use crate::child::{Change, Child};
 use crate::failure::{Failure, LOST};
-use crate::held::{self, Taken};
+use crate::held::{self, Taken, Want};
 use crate::output::{Event, Output};
 use crate::signals::{self, ENDING, Signals};
 use crate::store_url::Choice;
@@ -12,6 +12,7 @@ use crate::watchdog::Watchdog;
 use fencelock::error::spoken;
 use fencelock::{Released, State};
 use nix::sys::signal::Signal;
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
@@ -23,18 +24,39 @@ const TERMINAL_TICK: Duration = Duration::from_millis(200);
 /// How often we look whether the rest of a stopped group is gone.
 const GROUP_TICK: Duration = Duration::from_millis(10);
 
+/// How one time of holding ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The command ended by itself, with this code.
+    Ended(u8),
+    /// It was lost before, and why.
+    Lost(String),
+}
+
 pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output: Output) -> Result<u8, Failure> {
-    let [name] = run.names.as_slice() else {
-        return Err(Failure::usage("run takes one NAME: several at once are not supported yet"));
-    };
-    choice.check_name(name)?;
     let grace = grace(&run.lock, output);
-    let taken = held::take(choice, name, &run.lock, &mut signals, output).await?;
+    match once(Want::Names(&run.names), &run.lock, grace, &run.command, choice, &mut signals, output).await? {
+        Outcome::Ended(code) => Ok(code),
+        Outcome::Lost(why) => Err(Failure::new(LOST, "lost", why)),
+    }
+}
+
+/// Takes what is wanted, runs the command, and lets go.
+pub(crate) async fn once(
+    want: Want<'_>,
+    lock: &Lock,
+    grace: Duration,
+    command: &[OsString],
+    choice: &Choice,
+    signals: &mut Signals,
+    output: Output,
+) -> Result<Outcome, Failure> {
+    let taken = held::take(choice, want, lock, signals, output).await?;
     if output.json {
-        output.event_on_stderr(&taken.event(name));
+        output.event_on_stderr(&taken.event());
     }
     let clock = taken.locks.info().clock.clone();
-    let child = match Child::start(&run.command, &taken, &signals.before, output) {
+    let child = match Child::start(command, &taken, &signals.before, output) {
         Ok(child) => child,
         Err(failure) => {
             taken.release(output).await;
@@ -42,7 +64,7 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
         }
     };
     let watchdog = Watchdog::start(taken.held.clone(), child.group.clone(), clock.clone(), grace);
-    let (code, killed) = attend(&child, &taken, &mut signals).await.inspect_err(|_| {
+    let (code, killed) = attend(&child, &taken, signals).await.inspect_err(|_| {
         child.group.signal(Signal::SIGKILL);
     })?;
     // First of all: whatever the clock says later is no loss while the child ran.
@@ -53,8 +75,8 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
     }
     let why = match lost {
         Some(error) => Some(error.to_string()),
-        None if stopped.is_some() => Some(about_to_be_lost(&taken, &run.lock, grace)),
-        None if taken.is_gone(name, &run.lock).await => Some(gone(&taken)),
+        None if stopped.is_some() => Some(about_to_be_lost(&taken, lock, grace)),
+        None if taken.is_gone(lock).await => Some(gone(&taken)),
         None => None,
     };
     let lost = match why {
@@ -67,8 +89,8 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
             Some(format!("{why}; {}", if killed || stopped.is_some() { STOPPED } else { ENDED }))
         }
         None => {
-            let (asked, why) = (run.lock.min_hold.is_some(), gone(&taken));
-            taken.hold_back(&run.lock, &mut signals).await;
+            let (asked, why) = (lock.min_hold.is_some(), gone(&taken));
+            taken.hold_back(lock, signals).await;
             let released = taken.release(output).await;
             // With `--min-hold` it was still there when the command ended.
             (released == Released::AlreadyGone && !asked).then(|| format!("{why}; {ENDED}"))
@@ -77,10 +99,10 @@ pub(crate) async fn run(run: Run, choice: &Choice, mut signals: Signals, output:
     if output.json {
         output.event_on_stderr(if lost.is_some() { &Event::Lost } else { &Event::Released });
     }
-    match lost {
-        Some(why) => Err(Failure::new(LOST, "lost", why)),
-        None => Ok(code),
-    }
+    Ok(match lost {
+        Some(why) => Outcome::Lost(why),
+        None => Outcome::Ended(code),
+    })
 }
 
 /// The watchdog has stopped the child in time.
@@ -102,7 +124,7 @@ fn name_of(taken: &Taken) -> String {
 }
 
 /// At most a third of the lease, so that one lost renewal does not stop the child; and of `--max-hold`.
-fn grace(lock: &Lock, output: Output) -> Duration {
+pub(crate) fn grace(lock: &Lock, output: Output) -> Duration {
     let most = lock.lease.min(lock.max_hold.unwrap_or(Duration::MAX)) / 3;
     if let Some(asked) = lock.grace
         && asked > most

@@ -43,13 +43,29 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "tokens grow over restarts, lost data included, while the server's clock does not go back",
             "waiters are woken at once",
         ],
-        "redis+sentinel" => {
+        "redis+sentinel" | "rediss+sentinel" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
         "quorum" => &[
             "not fair",
             "goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart",
             "no permits, no upgrade, nobody can be put out",
+        ],
+        "postgres" => &[
+            "fair",
+            "tokens grow for ever, while the database keeps what it has committed",
+            "waiters are woken at once, or ask again and again behind a pooler",
+        ],
+        "mysql" => &[
+            "fair",
+            "tokens grow for ever, while the database keeps what it has committed",
+            "waiters ask again and again, all of a process at once",
+        ],
+        "zookeeper" => &[
+            "fair",
+            "tokens grow for ever, also over leader changes",
+            "waiters are woken at once",
+            "exclusion with Curator's mutex and read-write lock",
         ],
         _ => &[],
     }

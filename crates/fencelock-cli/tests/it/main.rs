@@ -4,9 +4,11 @@
 mod codes;
 mod exact;
 mod help;
+mod limit;
 mod loss;
 mod odd_input;
 mod output;
+mod several;
 mod signals;
 mod support;
 mod terminal;

@@ -206,23 +206,39 @@ sqlite:PATH
 redis://[USER:PASSWORD@]HOST[:PORT][/DB]
     for everybody who reaches a Redis server
     fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
-    options: namespace, label, evictable
+    options: namespace, label, evictable, replicas
 rediss://[USER:PASSWORD@]HOST[:PORT][/DB]
     for the same over TLS
     fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
-    options: namespace, label, evictable, ca, cert, key
+    options: namespace, label, evictable, replicas, ca, cert, key
 redis+unix:///PATH
     for a Redis server behind a socket file
     fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
-    options: namespace, label, evictable, db, user, password
+    options: namespace, label, evictable, replicas, db, user, password
 redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the Redis master that the sentinels name
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
-    options: namespace, label, evictable, db, sentinel_user, sentinel_password
+    options: namespace, label, evictable, replicas, db, sentinel_user, sentinel_password
+rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
+    for the same, sentinels and master over TLS
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable, replicas, db, sentinel_user, sentinel_password, ca, cert, key
 quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]
     for a majority of independent Redis masters (Redlock)
     not fair; goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart; no permits, no upgrade, nobody can be put out
     options: namespace, label, node_timeout, longest_lease, young, evictable, ca, cert, key
+postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE
+    for everybody who reaches a PostgreSQL database
+    fair; tokens grow for ever, while the database keeps what it has committed; waiters are woken at once, or ask again and again behind a pooler
+    options: namespace, label, mode, migrate, listen, schema, sslmode, sslrootcert
+mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE
+    for everybody who reaches a MySQL or MariaDB database
+    fair; tokens grow for ever, while the database keeps what it has committed; waiters ask again and again, all of a process at once
+    options: namespace, label, mode, migrate, tls, ca
+zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]
+    for everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks
+    fair; tokens grow for ever, also over leader changes; waiters are woken at once; exclusion with Curator's mutex and read-write lock
+    options: namespace, label, session, acl, ca, cert, key
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

@@ -5,7 +5,7 @@
 use crate::ctx::{Ctx, SOON, eventually, unqueued, within};
 use crate::suite::tests;
 use fencelock::fence::Marks;
-use fencelock::{Locks, Options, State, Token};
+use fencelock::{Locks, MutexGuard, Options, State, Token};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,6 +18,8 @@ tests!("processes":
     an_unprotected_counter_comes_out_exact [Processes],
     killed_at_random_nothing_is_stuck_and_tokens_grow [Processes Fencing],
     stopped_past_its_lease_it_finds_itself_lost [Processes Fencing],
+    several_names_in_any_order_never_deadlock [Processes],
+    a_leader_that_is_killed_is_replaced [Processes Fencing Queue],
 );
 
 /// What a worker is to do: `URL NAME LEASE_MS FOLDER ROLE`, one to a line.
@@ -55,13 +57,18 @@ impl Worker {
 
     /// The next line that it prints, read without blocking the runtime.
     async fn line(&mut self, what: &str) -> String {
+        self.line_within(SOON * 2, what).await
+    }
+
+    /// The same, for a worker that has to do something first.
+    async fn line_within(&mut self, limit: Duration, what: &str) -> String {
         let started = Instant::now();
         loop {
             match self.lines.try_recv() {
                 Ok(line) => return line,
                 Err(mpsc::TryRecvError::Disconnected) => panic!("the worker ended without saying {what}"),
                 Err(mpsc::TryRecvError::Empty) => {
-                    assert!(started.elapsed() < SOON * 2, "the worker did not say {what}");
+                    assert!(started.elapsed() < limit, "the worker did not say {what}");
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
@@ -167,6 +174,60 @@ async fn killed_at_random_nothing_is_stuck_and_tokens_grow(ctx: Arc<Ctx>) {
     client.leave(&ticket).await;
 }
 
+/// Six processes take random subsets of eight names in random order, and count in files that nothing else protects.
+async fn several_names_in_any_order_never_deadlock(ctx: Arc<Ctx>) {
+    let (client, folder) = (ctx.client().await, folder());
+    let rounds = ctx.rounds(20);
+    let role = format!("several {rounds}");
+    let mut workers: Vec<Worker> =
+        (0..6).map(|_| Worker::start(&ctx, &role, &ctx.text("x"), ctx.long(), folder.path())).collect();
+    let mut counted = 0;
+    for worker in &mut workers {
+        let line = worker.line_within(Duration::from_secs(100), "how much it has counted").await;
+        counted += line.strip_prefix("counted ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
+        assert!(worker.ends().await, "a worker failed");
+    }
+    let found: u64 = (0..8).map(|i| read_number(&folder.path().join(i.to_string()))).sum();
+    assert_eq!(found, counted, "two were inside at the same time");
+    assert!(client.locks.list(&ctx.text("x")).await.expect("list").is_empty(), "something is left");
+}
+
+/// Leaders are killed one after the other: the next one leads when the dead one's lease has ended, and by the terms there is
+/// never more than one.
+async fn a_leader_that_is_killed_is_replaced(ctx: Arc<Ctx>) {
+    let (client, folder, name) = (ctx.client().await, folder(), ctx.text("a"));
+    let lease = ctx.lease().max(Duration::from_secs(1));
+    let election = client.locks.election(&name);
+    let start = || Worker::start(&ctx, "lead", &name, lease, folder.path());
+    let mut workers = vec![start(), start(), start()];
+    let mut terms = Vec::new();
+    // Only a machine that has nothing else to do can be held to the second.
+    let soak = std::env::var_os("FENCELOCK_SOAK").is_some_and(|soak| soak == "1");
+    let limit = if soak { lease + Duration::from_secs(1) } else { lease * 2 + Duration::from_secs(5) };
+    for round in 0..ctx.rounds(2) {
+        // All of them must be in the queue: a process that is still starting cannot take over.
+        let all_there = || async { client.inspect(&ctx.name("a")).await.waiting.len() == 2 };
+        within(SOON * 2, "the others are candidates", all_there).await;
+        let leader = election.leader().await.expect("leader").expect("somebody leads");
+        assert!(terms.last().is_none_or(|last| leader.term > *last), "{} after {terms:?}", leader.term);
+        terms.push(leader.term);
+        let at = workers.iter().position(|worker| worker.child.id() == leader.pid).expect("one of ours");
+        drop(workers.swap_remove(at)); // kill -9
+        let killed = Instant::now();
+        within(limit, "a new leader", || async {
+            matches!(election.leader().await, Ok(Some(next)) if next.term > leader.term)
+        })
+        .await;
+        eprintln!("round {round}: a new leader {:?} after the kill, lease {lease:?}", killed.elapsed());
+        workers.push(start());
+    }
+    drop(workers);
+    let grants = grants(folder.path());
+    assert!(grants.is_sorted_by(|a, b| a < b), "terms in the order of the leaders: {grants:?}");
+    let line = ctx.name("a");
+    within(lease * 4 + SOON, "all that the dead left behind has lapsed", || client.is_empty(&line)).await;
+}
+
 #[cfg(not(unix))]
 async fn stopped_past_its_lease_it_finds_itself_lost(_: Arc<Ctx>) {
     unreachable!("processes are chosen on unix only")
@@ -232,6 +293,8 @@ pub(crate) fn worker() {
         match role.split_once(' ').unwrap_or((role, "")) {
             ("look", _) => look(&locks, name).await,
             ("count", rounds) => count(&locks, name, &folder, rounds.parse().expect("a number of rounds")).await,
+            ("several", rounds) => several(&locks, name, &folder, rounds.parse().expect("a number of rounds")).await,
+            ("lead", _) => lead(&locks, name, &folder).await,
             ("hold", _) => hold(&locks, name, &folder).await,
             (other, _) => panic!("no worker does {other:?}"),
         }
@@ -247,18 +310,66 @@ async fn look(locks: &Locks, name: &str) {
     }
 }
 
+/// A machine with too much to do does not answer within half of a short lease: then once more.
+async fn lock_in_spite_of_load(locks: &Locks, name: &str) -> MutexGuard {
+    loop {
+        match locks.mutex(name).lock().await {
+            Ok(guard) => return guard,
+            Err(error) => assert!(error.is_temporary(), "{error:?}"),
+        }
+    }
+}
+
+fn log_grant(folder: &Path, token: u64) {
+    let log = std::fs::OpenOptions::new().append(true).create(true).open(folder.join("grants"));
+    let line = format!("{{\"token\":{token},\"pid\":{}}}\n", std::process::id());
+    log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the log of grants");
+}
+
 /// Reads a number, waits a little, writes it back plus one: only a lock makes that exact.
 async fn count(locks: &Locks, name: &str, folder: &Path, rounds: usize) {
     let counter = folder.join("counter");
     for _ in 0..rounds {
-        let guard = locks.mutex(name).lock().await.expect("lock");
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(folder.join("grants"));
-        let line = format!("{{\"token\":{},\"pid\":{}}}\n", guard.token(), std::process::id());
-        log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the log of grants");
+        let guard = lock_in_spite_of_load(locks, name).await;
+        log_grant(folder, guard.token().number());
         let number = read_number(&counter);
         tokio::time::sleep(Duration::from_micros(200)).await;
         std::fs::write(&counter, (number + 1).to_string()).expect("the counter");
         guard.release().await.expect("release");
+    }
+}
+
+/// The same with some of eight names at once, each with its own counter.
+async fn several(locks: &Locks, name: &str, folder: &Path, rounds: usize) {
+    let mut counted = 0;
+    for _ in 0..rounds {
+        let mut subset: Vec<usize> = (0..8).collect();
+        fastrand::shuffle(&mut subset);
+        subset.truncate(fastrand::usize(1..=5));
+        let guard = locks.all(subset.iter().map(|i| format!("{name}/{i}"))).lock().await.expect("lock");
+        let counters: Vec<PathBuf> = subset.iter().map(|i| folder.join(i.to_string())).collect();
+        let numbers: Vec<u64> = counters.iter().map(|counter| read_number(counter)).collect();
+        tokio::time::sleep(Duration::from_micros(200)).await;
+        for (counter, number) in counters.iter().zip(numbers) {
+            std::fs::write(counter, (number + 1).to_string()).expect("the counter");
+            counted += 1;
+        }
+        guard.release().await.expect("release");
+    }
+    println!("counted {counted}");
+}
+
+/// Leads whenever it can, and says so in the log.
+async fn lead(locks: &Locks, name: &str, folder: &Path) {
+    loop {
+        match locks.election(name).campaign(&std::process::id().to_string()).await {
+            Ok(leadership) => {
+                log_grant(folder, leadership.term());
+                leadership.lost().await;
+            }
+            // As above.
+            Err(error) => assert!(error.is_temporary(), "{error:?}"),
+        }
     }
 }
 

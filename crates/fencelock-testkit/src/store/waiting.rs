@@ -163,9 +163,9 @@ async fn a_thousand_hand_offs_lose_no_wake_up(ctx: Arc<Ctx>) {
 async fn told_of(hints: &mut (impl futures_util::Stream<Item = Hint> + Unpin), name: &fencelock::name::Name) {
     loop {
         match soon("a hint", hints.next()).await {
-            Some(Hint::Changed(changed)) if changed.key() == name.key() => return,
+            Some(Hint::Changed(changed) | Hint::Entered(changed)) if changed.key() == name.key() => return,
             Some(Hint::Somewhere) => return,
-            Some(Hint::Changed(_)) => {}
+            Some(Hint::Changed(_) | Hint::Entered(_)) => {}
             None => panic!("the stream ended"),
         }
     }
@@ -183,6 +183,7 @@ async fn a_watch_tells_of_others(ctx: Arc<Ctx>) {
     client.store.change(&ticket.place, None, Some(note)).await.expect("change");
     told_of(&mut hints, &name).await;
     drain(&mut hints).await;
+    assert_eq!(watcher.inspect(&name).await.inside[0].value.as_deref(), Some("10.0.0.7"));
     client.leave(&ticket).await;
     told_of(&mut hints, &name).await;
 }
@@ -202,7 +203,7 @@ async fn a_watch_of_a_folder(ctx: Arc<Ctx>) {
         client.admitted(ticket).await;
     }
     match soon("a hint", hints.next()).await {
-        Some(Hint::Changed(name)) => assert!(scope.covers(&name), "{name:?} is not within"),
+        Some(Hint::Changed(name) | Hint::Entered(name)) => assert!(scope.covers(&name), "{name:?} is not within"),
         Some(Hint::Somewhere) => {}
         None => panic!("the stream ended"),
     }

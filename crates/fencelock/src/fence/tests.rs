@@ -430,3 +430,23 @@ fn a_refusal_says_why() {
     assert_eq!(refused.to_string(), "token 7 was overtaken by token 8: the lock was lost before this access");
     assert_eq!(marks.accept(&token(4, Mode::Shared)), Err(Overtaken { token: 4, by: 5 }));
 }
+
+/// The text of the statements says the same as the rule, access by access.
+#[cfg(feature = "sqlite")]
+#[test]
+fn the_statements_judge_as_the_marks_do() {
+    let database = rusqlite::Connection::open_in_memory().unwrap();
+    sqlite::migrate(&database).unwrap();
+    let mut marks = std::collections::HashMap::<(String, String), Marks>::new();
+    for _ in 0..20_000 {
+        let mode = if fastrand::bool() { Mode::Exclusive } else { Mode::Shared };
+        let (name, label) = (["a", "A", "b"][fastrand::usize(..3)], ["redis", "etcd"][fastrand::usize(..2)]);
+        let number = 1 + fastrand::u64(..40);
+        let token = Token::from_parts(number, mode, &format!("{name}{}", fastrand::u8(..50)), label).unwrap();
+        let told = marks.entry((token.name().into(), label.into())).or_default().accept(&token);
+        match sqlite::accept(&database, &token) {
+            Ok(()) => assert_eq!(told, Ok(()), "{token:?}"),
+            Err(error) => assert_eq!(error.message(), told.unwrap_err().to_string()),
+        }
+    }
+}

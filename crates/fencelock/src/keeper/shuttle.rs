@@ -27,7 +27,7 @@ impl Stage {
         let clock = VirtualClock::new();
         let store = MemoryStore::with_clock(clock.clock());
         let keeper = Keeper::new(Arc::new(store.clone()));
-        let locks = Locks::around(keeper.clone(), None, String::new(), None, Some(LEASE));
+        let locks = Locks::around(keeper.clone(), Default::default(), None, String::new(), None, Some(LEASE));
         let work = keeper.clone().work();
         let worker = thread::spawn(move || block_on(work));
         Stage { clock, store, locks, keeper, worker }

@@ -20,7 +20,8 @@ struct Watcher {
 
 #[derive(Default)]
 struct Pending {
-    names: VecDeque<Name>,
+    /// With whether there may be more room than before.
+    names: VecDeque<(Name, bool)>,
     somewhere: bool,
     waker: Option<Waker>,
 }
@@ -35,15 +36,28 @@ impl Hints {
 
     /// Tells everybody who watches this line.
     pub fn tell(&self, name: &Name) {
+        self.told(name, true);
+    }
+
+    /// The same, where nothing has made room.
+    pub fn entered(&self, name: &Name) {
+        self.told(name, false);
+    }
+
+    fn told(&self, name: &Name, room: bool) {
         self.each(|watcher, pending| {
-            if !watcher.scope.covers(name) || pending.names.contains(name) {
+            if !watcher.scope.covers(name) {
+                return;
+            }
+            if let Some((_, known)) = pending.names.iter_mut().find(|(known, _)| known == name) {
+                *known |= room;
                 return;
             }
             if pending.names.len() >= MOST_PENDING {
                 pending.names.clear();
                 pending.somewhere = true;
             } else {
-                pending.names.push_back(name.clone());
+                pending.names.push_back((name.clone(), room));
             }
         });
     }
@@ -91,7 +105,8 @@ impl futures_core::Stream for Stream {
             return Poll::Ready(Some(Hint::Somewhere));
         }
         match pending.names.pop_front() {
-            Some(name) => Poll::Ready(Some(Hint::Changed(name))),
+            Some((name, true)) => Poll::Ready(Some(Hint::Changed(name))),
+            Some((name, false)) => Poll::Ready(Some(Hint::Entered(name))),
             None => {
                 pending.waker = Some(cx.waker().clone());
                 Poll::Pending

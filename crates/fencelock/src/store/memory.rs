@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+mod beside;
+
 /// A store in this process's memory. A clone is another client of the same store.
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -33,6 +35,7 @@ struct Shared {
     state: Mutex<State>,
     hints: Hints,
     clients: AtomicU64,
+    side: beside::Side,
 }
 
 #[derive(Default)]
@@ -76,7 +79,13 @@ impl MemoryStore {
     /// A new, empty store on another clock.
     #[must_use]
     pub fn with_clock(clock: Clock) -> MemoryStore {
-        let shared = Shared { clock, state: Mutex::default(), hints: Hints::default(), clients: AtomicU64::new(1) };
+        let shared = Shared {
+            clock,
+            state: Mutex::default(),
+            hints: Hints::default(),
+            clients: AtomicU64::new(1),
+            side: beside::Side::default(),
+        };
         MemoryStore { shared: Arc::new(shared), label: "memory".into(), client: 0 }
     }
 
@@ -281,6 +290,7 @@ fn seen(token: u64, ticket: &line::Ticket<TicketId, Facts>, now: Moment) -> Seen
         identity: facts.note.identity.to_string(),
         owner: facts.owner.to_string(),
         reason: facts.note.reason.as_deref().map(String::from),
+        value: facts.note.value.as_deref().map(String::from),
         entered: Some(now.since(facts.entered)),
         admitted: facts.admitted.map(|at| now.since(at)),
         expires_in: Some(facts.expiry.since(now)),

@@ -262,6 +262,7 @@ impl Ticket {
             identity: note.identity.to_string(),
             owner: self.record.owner.clone(),
             reason: note.reason.as_deref().map(String::from),
+            value: note.value.as_deref().map(String::from),
             // Nobody's wall clock is shared, so the moments are not kept.
             entered: None,
             admitted: None,

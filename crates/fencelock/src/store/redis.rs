@@ -5,14 +5,15 @@
 //!
 //! Lock and unlock are one request each, however many wait: the script that lets a ticket go lets the next one in and
 //! publishes that to its client, the grant in the message. An idle waiter costs nothing but its share of a renewal. No
-//! script walks the queue.
+//! script walks the queue. Where nobody else is in the line, the server reads one key and writes it, for lock and for
+//! unlock alike.
 //!
 //! # What it promises
 //!
 //! A token is `max(last + 1, the server's clock in microseconds)`, so it goes on growing although the server lost its data
 //! or a replica took over, as long as the clock of the one that goes on is not behind by more than the outage. The last
-//! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. That is all that
-//! stays of a name, about 100 bytes for a minute.
+//! number of a line outlives it by a minute: a clock that is set back by less than that repeats nothing. (The number of one
+//! who was alone and whose lease ended goes with the lease.) That is all that stays of a name, about 100 bytes for a minute.
 //! Leases run on the server's clock: one that jumps forward ends them early, one that jumps back makes them last longer.
 //!
 //! # Sentinels
@@ -22,23 +23,29 @@
 //! is lost: whoever held it is told then, and may have had company in between. The tokens keep growing, so a resource that
 //! checks them rejects the one that came first.
 //!
+//! With `?replicas=K` a grant and a renewal count only when K replicas have confirmed them: too few is an `Unavailable` error
+//! with unknown effect. A replica that has confirmed a grant and is promoted knows it; one that has not may be promoted too,
+//! unless K is all of them. `docs/redis.md` says what that does not give, and has a table of faults and verdicts.
+//!
 //! # What it needs of the server
 //!
 //! Redis 6 or later. A `maxmemory-policy` other than `noeviction` can remove locks and is refused (`?evictable=allow`
-//! overrides that). The least rights of a user:
+//! overrides that). On one server a script is given the first key of each line and makes the others from it; they share a
+//! hash tag. In a cluster all of them are named. The least rights of a user:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all
-//!     +evalsha +eval +time +get +hmget +hget +hgetall +hset +hdel +zadd +zrem +zrange +zrangebyscore +zcard +zcount
+//!     +evalsha +eval +time +get +hmget +hget +hgetall +hkeys +hset +hdel +zadd +zrem +zpopmin +zrange +zrangebyscore +zcard
 //!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +scan
 //!     +info +hello +select
 //! ```
+//!
+//! Behind sentinels also `+role`, with `?replicas=K` also `+wait`.
 
 use super::hints::Hints;
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
     Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
-    waiting_lease,
 };
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -57,11 +64,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use waiters::{Standing, Waiters};
 
+mod beside;
 mod connection;
 mod fault;
 mod inbox;
 mod open;
 mod record;
+mod replicas;
 mod script;
 mod sentinel;
 mod waiters;
@@ -87,17 +96,24 @@ struct Shared {
 }
 
 impl RedisStore {
-    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://` or `redis+sentinel://`, without a
-    /// query, and checks that it can keep locks. `options` are those of the query.
+    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or
+    /// `rediss+sentinel://`, without a query, and checks that it can keep locks. `options` are those of the query.
     ///
     /// # Errors
     /// `InvalidInput` for a URL or options that make no sense, `Denied` where the server does not want us, `Unavailable` where
     /// it cannot be reached, `Unsupported` where it would lose locks.
     pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<RedisStore> {
         let server = open::Server::parse(url, options)?;
-        let connections = Connections::new(server.dial, server.address);
-        let live = connections.of_this_runtime().await?;
-        open::check(&live, &connections.address, server.evictable, Duration::ZERO).await?;
+        let mut connections = Connections::new(server.dial, server.address);
+        connections.replicas = server.replicas;
+        if connections.sentinels().is_some() {
+            // Whichever server they name must be fit for it.
+            connections.check_each = Some((server.evictable, Duration::ZERO));
+            connections.of_this_runtime().await?;
+        } else {
+            let live = connections.of_this_runtime().await?;
+            open::check(&live, &connections.address, server.evictable, Duration::ZERO).await?;
+        }
         Ok(RedisStore::with(connections))
     }
 
@@ -211,8 +227,13 @@ fn number<T: std::str::FromStr>(text: Option<&str>) -> Result<T> {
     text.and_then(|text| text.parse().ok()).ok_or_else(unreadable)
 }
 
+/// Answers in an array, or one that comes alone.
 fn texts(value: Value, count: usize) -> Result<Vec<String>> {
-    let texts: Vec<String> = redis::from_redis_value(value).map_err(|_| unreadable())?;
+    let texts: Vec<String> = match value {
+        Value::Array(_) => redis::from_redis_value(value),
+        one => redis::from_redis_value(one).map(|one| vec![one]),
+    }
+    .map_err(|_| unreadable())?;
     if texts.len() == count { Ok(texts) } else { Err(unreadable()) }
 }
 
@@ -257,39 +278,30 @@ fn holder(text: &str) -> Result<Option<super::Seen>> {
     if record.is_empty() { Ok(None) } else { record::seen(record, now).map(Some) }
 }
 
-fn lease_micros(lease: Duration) -> String {
-    // The server counts whole microseconds; never less than was asked for.
-    lease.as_nanos().div_ceil(1000).to_string()
-}
-
 /// Tickets that a grant is expected of while their enter is under way; those that do not queue are forgotten at the end,
 /// also if the caller goes away.
 struct Expecting<'a> {
     waiters: &'a Waiters,
-    ids: Vec<TicketId>,
+    batch: &'a [Enter],
+    kept: Vec<TicketId>,
 }
 
 impl<'a> Expecting<'a> {
-    fn of(waiters: &'a Waiters, batch: &[Enter]) -> Expecting<'a> {
-        let queueing = batch.iter().filter(|ticket| ticket.queue);
-        let ids = queueing
-            .map(|ticket| {
-                waiters.expect(&ticket.place);
-                ticket.place.id
-            })
-            .collect();
-        Expecting { waiters, ids }
+    fn of(waiters: &'a Waiters, batch: &'a [Enter]) -> Expecting<'a> {
+        batch.iter().filter(|ticket| ticket.queue).for_each(|ticket| waiters.expect(&ticket.place));
+        Expecting { waiters, batch, kept: Vec::new() }
     }
 
     /// It is in the queue: its grant is awaited from now on.
     fn keep(&mut self, id: TicketId) {
-        self.ids.retain(|other| *other != id);
+        self.kept.push(id);
     }
 }
 
 impl Drop for Expecting<'_> {
     fn drop(&mut self) {
-        self.ids.iter().for_each(|id| self.waiters.forget(*id));
+        let queueing = self.batch.iter().filter(|ticket| ticket.queue).map(|ticket| ticket.place.id);
+        queueing.filter(|id| !self.kept.contains(id)).for_each(|id| self.waiters.forget(id));
     }
 }
 
@@ -337,19 +349,15 @@ impl Store for RedisStore {
             check_batch(batch, &self.capability())?;
             let shared = &self.shared;
             shared.listening().await?;
-            let mut call = Call::new(&script::ENTER, batch.len(), batch.len() * 7);
+            let mut call = Call::new(&script::ENTER, batch.len(), batch.len() * 2);
             for ticket in batch {
                 call.line(&ticket.place.name);
-                call.arg(ticket.place.id.to_string());
-                call.arg(ticket.weight.to_string());
-                call.arg(ticket.capacity.to_string());
-                call.arg(lease_micros(ticket.lease));
-                call.arg(lease_micros(waiting_lease(ticket.lease)));
-                call.arg(if ticket.queue { "1" } else { "0" });
-                call.arg(record::facts(ticket, &shared.inbox));
+                call.arg(ticket.lease.as_nanos().div_ceil(1_000_000).to_string());
+                call.arg(record::entry(ticket, &shared.inbox));
             }
             let mut expecting = Expecting::of(&shared.waiters, batch);
-            let answers = texts(shared.call(call).await?, batch.len())?;
+            let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
+            let answers = texts(shared.call_confirmed(call, patience).await?, batch.len())?;
             let now = shared.clock.now();
             for (ticket, answer) in batch.iter().zip(&answers) {
                 if let Some(there) = answer.strip_prefix("3 ") {
@@ -357,9 +365,12 @@ impl Store for RedisStore {
                     return Err(Error::mismatch(&ticket.place.name.shown(), ticket.capacity, there));
                 }
             }
-            let entered = |(ticket, answer): (&Enter, &String)| match answer.split_at_checked(1) {
-                Some(("4", rest)) => Ok(Entered::Full { holder: holder(rest.trim_start())? }),
-                Some(("5", _)) => Ok(Entered::Full { holder: None }),
+            let entered = |(ticket, answer): (&Enter, &String)| match answer.split_once(' ') {
+                Some(("1", token)) if !token.contains(' ') => {
+                    Ok(Entered::Admitted { token: number(Some(token))?, lease: ticket.lease })
+                }
+                Some(("4", rest)) => Ok(Entered::Full { holder: holder(rest)? }),
+                None if answer == "5" => Ok(Entered::Full { holder: None }),
                 _ => match standing(answer)? {
                     Standing::Inside { token, lease } => Ok(Entered::Admitted { token, lease }),
                     told @ Standing::Waiting { token, lease, .. } => {
@@ -381,7 +392,7 @@ impl Store for RedisStore {
             loop {
                 let told = pin!(poll_fn(|cx| shared.waiters.poll(place.id, cx)));
                 match select(told, pin!(shared.clock.sleep_until(until))).await {
-                    Either::Left((Some(found), _)) => return Ok(found),
+                    Either::Left((Some(found), _)) => return shared.confirm_grant(place, found).await,
                     Either::Left((None, _)) => {}
                     Either::Right(_) => return Ok(Waited::Waiting),
                 }
@@ -391,7 +402,7 @@ impl Store for RedisStore {
                 match answer {
                     Ok(Standing::Inside { token, .. }) => {
                         shared.waiters.forget(place.id);
-                        return Ok(Waited::Admitted { token });
+                        return shared.confirm_grant(place, Waited::Admitted { token }).await;
                     }
                     Ok(Standing::Gone) => {
                         shared.waiters.forget(place.id);
@@ -420,10 +431,12 @@ impl Store for RedisStore {
                 }
                 call.line(&ticket.place.name);
                 call.arg(ticket.place.id.to_string());
-                call.arg(lease_micros(ticket.lease));
+                call.arg(record::micros(ticket.lease).to_string());
                 call.arg(ticket.at_least.unwrap_or(0).to_string());
             }
-            let answers = standings(self.shared.call(call).await?, batch.len())?;
+            let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
+            let answers = self.shared.call_confirmed(call, patience).await?;
+            let answers = standings(answers, batch.len())?;
             let now = self.shared.clock.now();
             let renewed = |(ticket, standing): (&Renew, Standing)| {
                 self.shared.waiters.told(ticket.place.id, standing, now);
@@ -478,7 +491,8 @@ impl Store for RedisStore {
             call.line(&place.name);
             call.arg(place.id.to_string());
             call.arg(new.to_string());
-            let answer: String = redis::from_redis_value(self.shared.call(call).await?).map_err(|_| unreadable())?;
+            let answer = self.shared.call_confirmed(call, replicas::patience(None)).await?;
+            let answer: String = redis::from_redis_value(answer).map_err(|_| unreadable())?;
             match answer.strip_prefix("4 ") {
                 Some(rest) => Ok(Upgraded::Held { by: holder(rest)? }),
                 None => match standing(&answer)? {
@@ -498,7 +512,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut call = Call::new(&script::EXPEL, 1, 1);
             call.line(name);
-            call.arg(token.to_string());
+            call.arg(format!("{token:016}"));
             Ok(presences(self.shared.call(call).await?, 1)?[0])
         })
     }
@@ -518,7 +532,7 @@ impl Store for RedisStore {
             let mut seen: Vec<_> =
                 found.records.iter().map(|record| record::seen(record, found.now)).collect::<Result<_>>()?;
             seen.sort_by_key(|seen| seen.token);
-            let (inside, waiting) = seen.into_iter().partition(|seen| seen.token <= Some(found.frontier));
+            let (inside, waiting) = seen.into_iter().partition(|seen| seen.admitted.is_some());
             Ok(Line { capacity: found.capacity, inside, waiting })
         })
     }
@@ -542,9 +556,8 @@ impl Store for RedisStore {
 struct Found {
     now: u64,
     capacity: u32,
-    frontier: u64,
     inside: usize,
-    count: usize,
+    waiting: usize,
     records: Vec<String>,
 }
 
@@ -562,10 +575,9 @@ impl Found {
         Ok(Found {
             now: number(at(0))?,
             capacity: number(at(1))?,
-            frontier: number(at(2))?,
-            inside: number(at(3))?,
-            count: number(at(4))?,
-            records: line.into_iter().skip(5).collect(),
+            inside: number(at(2))?,
+            waiting: number(at(3))?,
+            records: line.into_iter().skip(4).collect(),
         })
     }
 }
@@ -601,14 +613,14 @@ impl Shared {
                 call.arg("0");
             }
             let found = Found::all(self.call(call).await?, names.len())?;
-            for (name, found) in names.iter().zip(found).filter(|(_, found)| found.count > 0) {
+            for (name, found) in names.iter().zip(found).filter(|(_, found)| found.inside + found.waiting > 0) {
                 let head = found.records.first();
                 let long = head.and_then(|record| record::long_name(record));
                 let head = head.map(|record| record::seen(record, found.now)).transpose()?;
                 listed.push(Listed {
                     name: Name::from_key(name, long.as_deref()),
                     inside: found.inside,
-                    waiting: found.count.saturating_sub(found.inside),
+                    waiting: found.waiting,
                     held: head.and_then(|head| head.admitted.or(head.entered)),
                 });
             }

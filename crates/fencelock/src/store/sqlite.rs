@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+mod beside;
 mod book;
 mod client;
 mod fault;
@@ -62,6 +63,7 @@ fn random_name() -> String {
 pub struct SqliteStore {
     client: Arc<Client>,
     label: Arc<str>,
+    tables: beside::Tables,
 }
 
 impl SqliteStore {
@@ -85,7 +87,7 @@ impl SqliteStore {
         // Those who were here before us may have left no time to do it. If others are at it, one of them will.
         let _ = thread::end_log(&conn, 64 * LONG_LOG);
         let client = Client::new(file, conn, clock, boot.to_string());
-        Ok(SqliteStore { client: Arc::new(client), label: "sqlite".into() })
+        Ok(SqliteStore { client: Arc::new(client), label: "sqlite".into(), tables: beside::Tables::default() })
     }
 
     /// The same store, with another label on its tokens.

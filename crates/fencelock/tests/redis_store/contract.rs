@@ -4,7 +4,7 @@ use crate::server::Server;
 use crate::support::{LEASE, client, enter, inside, place, queued, reader, ticket, within};
 use fencelock::ErrorKind;
 use fencelock::clock::Moment;
-use fencelock::store::{Entered, Place, Presence, Renew, Renewed, Scope, TicketId, Upgraded, Waited};
+use fencelock::store::{Entered, Hint, Place, Presence, Renew, Renewed, Scope, TicketId, Upgraded, Waited};
 use futures_util::StreamExt;
 use std::time::{Duration, Instant};
 
@@ -279,11 +279,12 @@ async fn changes_are_told_to_those_who_watch() {
     hashed.place.name = long.clone();
     enter(&store, &hashed).await.unwrap();
     let hint = within(Duration::from_secs(5), "the hint", named.next()).await.unwrap();
-    assert_eq!(hint, fencelock::store::Hint::Changed(one));
+    // It came and left: told together, or one after the other.
+    assert!([Hint::Changed(one.clone()), Hint::Entered(one)].contains(&hint), "{hint:?}");
     let mut seen = std::collections::BTreeSet::new();
     while seen.len() < 3 {
         match within(Duration::from_secs(5), "the hints", prefix.next()).await.unwrap() {
-            fencelock::store::Hint::Changed(name) => drop(seen.insert(name.shown())),
+            Hint::Changed(name) | Hint::Entered(name) => drop(seen.insert(name.shown())),
             other => panic!("{other:?}"),
         }
     }
@@ -324,7 +325,7 @@ async fn every_key_expires() {
             enter(&store, ticket).await.unwrap();
         }
         let keys: Vec<String> = server.command(&["KEYS", "*"]);
-        assert_eq!(keys.len(), 3, "{keys:?}");
+        assert_eq!(keys.len(), 2, "{keys:?}");
         for key in &keys {
             let left: i64 = server.command(&["PTTL", key]);
             assert!(u128::try_from(left).unwrap() >= lease.as_millis(), "{key} outlives its tickets: {left}");

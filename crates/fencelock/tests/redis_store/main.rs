@@ -2,13 +2,19 @@
 
 mod contract;
 mod cost;
+mod documented;
+mod failover;
 mod faults;
+mod late;
 mod oracle;
+mod outages;
 mod proxy;
 mod quorum;
 mod refusals;
+mod replicas;
 mod sentinel;
 mod server;
 mod support;
 mod tls;
 mod totality;
+mod trio;

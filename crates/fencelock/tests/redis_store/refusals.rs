@@ -137,6 +137,7 @@ async fn the_least_rights_are_enough() {
     assert_eq!(store.list("", None, 10).await.unwrap().len(), 1);
     store.leave(&[first.place]).await.unwrap();
     store.expel(&second.place.name, 1).await.unwrap();
+    enter(&store, &ticket("a")).await.unwrap();
     // What is only needed when keys are missing.
     let _: u64 = server.command(&["DEL", "fencelock:{a}:q"]);
     store.inspect(&place("a").name).await.unwrap();

@@ -16,6 +16,7 @@ pub(crate) struct Server {
     pid: u32,
     dir: TempDir,
     port: u16,
+    program: PathBuf,
     args: Vec<String>,
     password: Option<String>,
 }
@@ -28,45 +29,70 @@ impl Server {
 
     /// The same with more arguments.
     pub(crate) fn with(args: &[&str]) -> Server {
+        Server::of(&redis(), args)
+    }
+
+    /// The same of another program that speaks its language.
+    pub(crate) fn of(program: &Path, args: &[&str]) -> Server {
         for _ in 0..20 {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let port = free_port();
             let args: Vec<String> = args.iter().map(|arg| arg.replace("$DIR", &dir.path().to_string_lossy())).collect();
             let password = args.iter().skip_while(|arg| *arg != "--requirepass").nth(1).cloned();
-            let (child, pid) = spawn(dir.path(), port, &args);
-            let mut server = Server { child, pid, dir, port, args, password };
+            let (child, pid) = spawn(program, dir.path(), port, &args);
+            let mut server = Server { child, pid, dir, port, program: program.into(), args, password };
             if server.wait_until_up() {
                 return server;
             }
         }
-        panic!("no redis-server could be started");
+        panic!("no {} could be started", program.display());
     }
 
-    /// A replica that has caught up.
-    pub(crate) fn replica_of(master: &Server) -> Server {
-        let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    /// Two replicas that have caught up and said so: for up to a second more they would confirm nothing.
+    pub(crate) fn replicas_of(master: &Server) -> [Server; 2] {
+        let start = || Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        let replicas = [start(), start()];
         let limit = Instant::now() + Duration::from_secs(15);
-        while !replica.command::<String>(&["INFO", "replication"]).contains("master_link_status:up") {
-            assert!(Instant::now() < limit, "the replica does not catch up");
-            std::thread::sleep(Duration::from_millis(10));
+        // Something that they can confirm.
+        let _: u64 = master.command(&["PUBLISH", "warm", "up"]);
+        for replica in &replicas {
+            let online = format!("port={},state=online,offset=", replica.port);
+            let confirms = || {
+                let info: String = master.command(&["INFO", "replication"]);
+                info.split_once(&online).is_some_and(|(_, offset)| !offset.starts_with('0'))
+            };
+            while !confirms() {
+                assert!(Instant::now() < limit, "the replica does not catch up");
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
-        replica
+        replicas
     }
 
     /// A sentinel that watches `master` as `locks`, with a quorum of two.
     pub(crate) fn sentinel_of(master: &Server) -> Server {
+        Server::watching(master.port, 2, &[])
+    }
+
+    /// The same on its own, with more arguments, and the master on another port than commands of tests go to.
+    pub(crate) fn sentinel(master_port: u16, args: &[String]) -> Server {
+        Server::watching(master_port, 1, args)
+    }
+
+    fn watching(master_port: u16, quorum: u32, args: &[String]) -> Server {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let port = free_port();
         let conf = dir.path().join("sentinel.conf");
         let lines = format!(
-            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\nsentinel monitor locks 127.0.0.1 {} 2\n\
-             sentinel down-after-milliseconds locks 500\nsentinel failover-timeout locks 3000\n",
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {}\nsentinel monitor locks 127.0.0.1 {master_port} \
+             {quorum}\nsentinel down-after-milliseconds locks 500\nsentinel failover-timeout locks 3000\n",
             dir.path().display(),
-            master.port
         );
         std::fs::write(&conf, lines).expect("a file in our own folder");
-        let (child, pid) = guarded(&[conf.into(), "--sentinel".into()]);
-        let mut server = Server { child, pid, dir, port, args: Vec::new(), password: None };
+        let mut all: Vec<OsString> = vec![conf.into(), "--sentinel".into()];
+        all.extend(args.iter().map(OsString::from));
+        let (child, pid) = guarded(&redis(), &all);
+        let mut server = Server { child, pid, dir, port, program: redis(), args: Vec::new(), password: None };
         assert!(server.wait_until_up(), "the sentinel does not come up");
         server
     }
@@ -140,12 +166,29 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         self.kill();
         for _ in 0..50 {
-            (self.child, self.pid) = spawn(self.dir.path(), self.port, &self.args);
+            (self.child, self.pid) = spawn(&self.program, self.dir.path(), self.port, &self.args);
             if self.wait_until_up() {
                 return;
             }
         }
         panic!("the server did not come up again");
+    }
+
+    /// How long its file of commands is.
+    pub(crate) fn written(&self) -> u64 {
+        std::fs::metadata(self.commands_file()).expect("it writes down what it does").len()
+    }
+
+    /// Cuts that file off, as a power cut does with what was not on the disk yet.
+    pub(crate) fn forget_from(&self, length: u64) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.commands_file());
+        file.and_then(|file| file.set_len(length)).expect("a file in our own folder");
+    }
+
+    fn commands_file(&self) -> PathBuf {
+        let files = std::fs::read_dir(self.dir.path().join("appendonlydir")).expect("it writes down what it does");
+        let mut paths = files.map(|file| file.expect("a file in our own folder").path());
+        paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("a file of commands")
     }
 
     /// The processes' own business: no key, no connection of the client's is touched.
@@ -162,23 +205,23 @@ impl Drop for Server {
 }
 
 /// The server dies with its standard input, so that it does not outlive a test program that ends without dropping anything.
-const GUARD: &str =
+pub(crate) const GUARD: &str =
     r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
-fn spawn(dir: &Path, port: u16, args: &[String]) -> (Child, u32) {
+fn spawn(program: &Path, dir: &Path, port: u16, args: &[String]) -> (Child, u32) {
     let port = port.to_string();
     let fixed = ["--port", &port, "--bind", "127.0.0.1", "--protected-mode", "no", "--save", "", "--appendonly", "no"];
     let more = ["--daemonize", "no", "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0", "--dir"];
     let mut all: Vec<OsString> = fixed.iter().chain(&more).map(OsString::from).collect();
     all.push(dir.into());
     all.extend(args.iter().map(OsString::from));
-    guarded(&all)
+    guarded(program, &all)
 }
 
-fn guarded(args: &[OsString]) -> (Child, u32) {
+fn guarded(program: &Path, args: &[OsString]) -> (Child, u32) {
     let mut child = Command::new("sh")
         .args(["-c", GUARD, "sh"])
-        .arg(program())
+        .arg(program)
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -191,7 +234,7 @@ fn guarded(args: &[OsString]) -> (Child, u32) {
     (child, pid.trim().parse().expect("a process id"))
 }
 
-fn program() -> PathBuf {
+fn redis() -> PathBuf {
     std::env::var_os("FENCELOCK_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
 }
 

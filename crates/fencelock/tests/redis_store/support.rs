@@ -58,6 +58,20 @@ pub(crate) async fn client(url: &str) -> (Locks, Arc<dyn Store>) {
     (locks, store)
 }
 
+/// Waits until so many are inside and so many wait, and until the server can be asked.
+pub(crate) async fn stands(store: &Arc<dyn Store>, name: &str, inside: usize, waiting: usize) {
+    let name = place(name).name;
+    let limit = Instant::now() + Duration::from_secs(20);
+    loop {
+        let line = store.inspect(&name).await;
+        if line.as_ref().is_ok_and(|line| (line.inside.len(), line.waiting.len()) == (inside, waiting)) {
+            return;
+        }
+        assert!(Instant::now() < limit, "not {inside} inside and {waiting} waiting: {line:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// Waits for something that must come true soon.
 pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(20);

@@ -1,9 +1,11 @@
 //! TLS with a private authority and client certificates, and a server behind a socket file.
 
 use crate::server::{Server, free_port};
+use crate::support::soon;
 use fencelock::{ErrorKind, Locks};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Writes `NAME.crt` and `NAME.key` for each of an authority, a server, a client, and an authority that nobody trusts.
 fn certificates(dir: &Path) {
@@ -73,6 +75,61 @@ async fn a_private_authority_and_client_certificates() {
         let error = Locks::connect(&odd).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{odd}: {error}");
     }
+}
+
+/// A server or sentinel that speaks nothing but TLS: what a command line needs for that.
+fn tls_arguments(port: u16, file: impl Fn(&str) -> String) -> Vec<String> {
+    let files = [("ca-cert-file", "ca.crt"), ("cert-file", "server.crt"), ("key-file", "server.key")];
+    let mut arguments = vec!["--tls-port".into(), port.to_string(), "--tls-replication".into(), "yes".into()];
+    arguments.extend(files.iter().flat_map(|(option, name)| [format!("--tls-{option}"), file(name)]));
+    arguments
+}
+
+/// Sentinel and master over TLS, with a private authority; a switch to a replica included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_their_master_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let file = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let (master_port, replica_port, sentinel_port) = (free_port(), free_port(), free_port());
+    let start = |port: u16, more: &[&str]| {
+        let arguments = tls_arguments(port, file);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        Server::with(&arguments)
+    };
+    let mut master = start(master_port, &[]);
+    let replica = start(replica_port, &["--replicaof", "127.0.0.1", &master_port.to_string()]);
+    let sentinel = Server::sentinel(master_port, &tls_arguments(sentinel_port, file));
+    soon("a replica that the sentinel knows", || {
+        let facts: Vec<String> = sentinel.command(&["SENTINEL", "MASTER", "locks"]);
+        facts.chunks(2).any(|pair| pair[0] == "num-slaves" && pair[1] == "1")
+    })
+    .await;
+
+    let secrets = format!("ca={}&cert={}&key={}", file("ca.crt"), file("client.crt"), file("client.key"));
+    let url = format!("rediss+sentinel://127.0.0.1:{sentinel_port}/locks?{secrets}");
+    let locks = Locks::connect(&url).await.unwrap();
+    assert_eq!(locks.info().address, format!("rediss+sentinel://127.0.0.1:{sentinel_port}/locks"));
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let token = guard.token();
+    guard.release().await.unwrap();
+    // In the clear nothing is said.
+    let error = Locks::connect(&format!("redis+sentinel://127.0.0.1:{sentinel_port}/locks")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let wrong = url.replace("ca.crt", "other.crt");
+    let error = Locks::connect(&wrong).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+
+    master.kill();
+    let limit = Instant::now() + Duration::from_secs(30);
+    let next = loop {
+        match locks.mutex("a").lock().await {
+            Ok(guard) => break guard,
+            Err(error) => assert!(Instant::now() < limit, "no new master: {error}"),
+        }
+    };
+    assert!(next.token() > token);
+    drop((next, replica));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

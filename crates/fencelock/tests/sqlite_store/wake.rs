@@ -174,7 +174,7 @@ fn more_hints_than_a_socket_holds_are_told_or_made_up_for() {
             places.iter().map(|place| place.name.to_string()).collect();
         while !missing.is_empty() {
             match tokio::time::timeout(PATIENCE, hints.next()).await.expect("told").unwrap() {
-                Hint::Changed(name) => drop(missing.remove(&name.to_string())),
+                Hint::Changed(name) | Hint::Entered(name) => drop(missing.remove(&name.to_string())),
                 Hint::Somewhere => missing.clear(),
             }
         }

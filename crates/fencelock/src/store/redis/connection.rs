@@ -4,26 +4,33 @@
 use super::fault;
 use super::open;
 use super::script::Call;
-use super::sentinel::{self, Sentinels};
+use super::sentinel::{self, At, Sentinels};
 use crate::error::{Error, ErrorKind, Result};
+use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, Value};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How long an answer may take. What is not answered by then may still be carried out.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// The most connections of a runtime that carry one call at a time.
+const POOLED: usize = 32;
 
 /// An open connection.
 #[derive(Clone)]
 pub(super) struct Live {
-    connection: MultiplexedConnection,
+    /// Cheap to share, not so cheap to clone.
+    connection: Arc<MultiplexedConnection>,
     end: Arc<End>,
+    /// Whether its server may be found not to be the master any more: then no more of its answers count.
+    followed: bool,
 }
 
 /// Whether a connection has ended, and who wants to know.
@@ -37,7 +44,6 @@ impl End {
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.told.notify_waiters();
-        self.told.notify_one();
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -61,8 +67,12 @@ impl Live {
 
     /// Ready when it has ended.
     pub(super) async fn ended(&self) {
-        while self.is_open() {
-            self.end.told.notified().await;
+        loop {
+            let told = self.end.told.notified();
+            if !self.is_open() {
+                return;
+            }
+            told.await;
         }
     }
 
@@ -71,8 +81,8 @@ impl Live {
         self.try_send(cmd).await.map_err(|error| fault::asking(error, address))
     }
 
-    async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let answer = self.connection.clone().send_packed_command(cmd).await.and_then(Value::extract_error);
+    pub(super) async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let answer = self.answer(cmd).await.and_then(Value::extract_error);
         if let Err(error) = &answer
             && (error.is_io_error() || error.is_unrecoverable_error())
         {
@@ -81,19 +91,50 @@ impl Live {
         answer
     }
 
+    async fn answer(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let mut connection = MultiplexedConnection::clone(&self.connection);
+        if !self.followed {
+            return connection.send_packed_command(cmd).await;
+        }
+        self.unless_ended(connection.send_packed_command(cmd)).await
+    }
+
+    /// A paused master may answer when it comes back, long after another one took over: that does not count.
+    async fn unless_ended<T>(&self, answer: impl Future<Output = redis::RedisResult<T>>) -> redis::RedisResult<T> {
+        match select(pin!(self.ended()), pin!(answer)).await {
+            Either::Left(_) => Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into()),
+            Either::Right((answer, _)) => answer,
+        }
+    }
+
+    /// Several commands, sent together: an answer for each, which may be an error. One round trip.
+    pub(super) async fn send_all(&self, pipe: &redis::Pipeline, count: usize) -> redis::RedisResult<Vec<Value>> {
+        let mut connection = MultiplexedConnection::clone(&self.connection);
+        let answers = self.unless_ended(connection.send_packed_commands(pipe, 0, count)).await;
+        if answers.as_ref().is_err_and(|error| error.is_io_error() || error.is_unrecoverable_error()) {
+            self.end.end();
+        }
+        answers
+    }
+
     /// One round trip; two where the server does not know the script yet.
     pub(super) async fn call(&self, call: &Call, address: &str) -> Result<Value> {
+        self.try_call(call).await.map_err(|error| fault::asking(error, address))
+    }
+
+    /// The same, with the server's own words if it refuses.
+    pub(super) async fn try_call(&self, call: &Call) -> redis::RedisResult<Value> {
         match self.try_send(&call.by_hash()).await {
             Err(error) if error.kind() == redis::ServerErrorKind::NoScript.into() => {
-                self.send(&call.in_full(), address).await
+                self.try_send(&call.in_full()).await
             }
-            answer => answer.map_err(|error| fault::asking(error, address)),
+            answer => answer,
         }
     }
 
     /// From now on messages of this channel come in.
     pub(super) async fn subscribe(&self, channel: &str, address: &str) -> Result<()> {
-        let answer = self.connection.clone().subscribe(channel).await;
+        let answer = MultiplexedConnection::clone(&self.connection).subscribe(channel).await;
         if answer.as_ref().is_err_and(redis::RedisError::is_io_error) {
             self.end.end();
         }
@@ -102,7 +143,7 @@ impl Live {
 
     /// The other way round. If it fails, messages that nobody wants go on coming in.
     pub(super) async fn unsubscribe(&self, channel: &str) {
-        let _ = self.connection.clone().unsubscribe(channel).await;
+        let _ = MultiplexedConnection::clone(&self.connection).unsubscribe(channel).await;
     }
 }
 
@@ -115,28 +156,63 @@ pub(super) struct Connections {
     pub(super) address: String,
     /// Whether every new connection is checked, and how: may the server evict, and how long must it have been up?
     pub(super) check_each: Option<(bool, Duration)>,
+    /// How many replicas have to confirm what counts.
+    pub(super) replicas: Option<usize>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
-    /// Every connection that may still be open, the library thread's included.
-    open: Mutex<Vec<Weak<End>>>,
+    /// Every connection to a master that sentinels named and that may still be open, the library thread's included.
+    open: Mutex<Vec<(Weak<End>, At)>>,
+    /// Rung when the master is another one.
+    pub(super) moved: Notify,
 }
 
 /// How the server is found.
 pub(super) enum Dial {
-    One(Client),
-    Sentinels(Sentinels),
+    One(Box<Client>),
+    Sentinels(Box<Sentinels>),
 }
 
 /// The connection of one runtime.
-#[derive(Default)]
 struct Slot {
     live: Mutex<Option<Live>>,
     /// One at a time opens it. Each runtime for itself: one that is blocked must not be in another's way.
     opening: tokio::sync::Mutex<()>,
+    /// Connections that carry one call at a time, and how many more calls may have one.
+    idle: Mutex<Vec<Live>>,
+    free: Arc<Semaphore>,
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot {
+            live: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            idle: Mutex::default(),
+            free: Arc::new(Semaphore::new(POOLED)),
+        }
+    }
+}
+
+/// A connection for one call. Dropped before its answers are all there, it is closed.
+pub(super) struct Pooled {
+    pub(super) live: Live,
+    slot: Arc<Slot>,
+    _free: OwnedSemaphorePermit,
+}
+
+impl Pooled {
+    /// The next call may have it.
+    pub(super) fn give_back(self) {
+        self.slot.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.live);
+    }
 }
 
 impl Slot {
     fn get(&self) -> Option<Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(Live::is_open)
+    }
+
+    fn has_idle(&self) -> bool {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).iter().any(Live::is_open)
     }
 
     fn set(&self, live: Option<Live>) {
@@ -146,7 +222,8 @@ impl Slot {
 
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
-        Connections { dial, address, check_each: None, slots: Mutex::default(), open: Mutex::default() }
+        let (slots, open) = (Mutex::default(), Mutex::default());
+        Connections { dial, address, check_each: None, replicas: None, slots, open, moved: Notify::new() }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -156,10 +233,16 @@ impl Connections {
         }
     }
 
-    /// The server is another one from now on: nothing more is asked of the old one.
-    pub(super) fn cut(&self) {
-        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
-        open.iter().filter_map(Weak::upgrade).for_each(|end| end.end());
+    /// Nothing more is asked of a server that is not the master that the sentinels name.
+    pub(super) fn cut_stale(&self) {
+        let Some(master) = self.sentinels().and_then(Sentinels::known) else { return };
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let stale: Vec<_> = open.extract_if(.., |(_, at)| *at != master).collect();
+        drop(open);
+        stale.iter().filter_map(|(end, _)| end.upgrade()).for_each(|end| end.end());
+        if !stale.is_empty() {
+            self.moved.notify_one();
+        }
     }
 
     fn slot(&self, runtime: Id) -> Arc<Slot> {
@@ -168,7 +251,7 @@ impl Connections {
             return slot.clone();
         }
         // Runtimes that have ended took their connections with them.
-        slots.retain(|_, slot| slot.get().is_some());
+        slots.retain(|_, slot| slot.get().is_some() || slot.has_idle());
         slots.entry(runtime).or_default().clone()
     }
 
@@ -177,10 +260,12 @@ impl Connections {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Unsupported, "this store needs a tokio runtime (or the blocking interface)")
         })?;
-        let slot = self.slot(runtime.id());
-        if let Some(live) = slot.get() {
+        if let Some(live) =
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).get(&runtime.id()).and_then(|slot| slot.get())
+        {
             return Ok(live);
         }
+        let slot = self.slot(runtime.id());
         let _opening = slot.opening.lock().await;
         if let Some(live) = slot.get() {
             return Ok(live);
@@ -188,6 +273,20 @@ impl Connections {
         let live = self.open(|_| {}).await?;
         slot.set(Some(live.clone()));
         Ok(live)
+    }
+
+    /// A connection of that runtime that nobody else uses meanwhile; a new one costs two round trips.
+    pub(super) async fn pooled(&self, runtime: &Handle) -> Result<Pooled> {
+        let slot = self.slot(runtime.id());
+        let closed = |_| Error::new(ErrorKind::Unavailable, "the store was closed");
+        let free = slot.free.clone().acquire_owned().await.map_err(closed)?;
+        let idle = || slot.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let open = std::iter::from_fn(idle).find(Live::is_open);
+        let live = match open {
+            Some(live) => live,
+            None => self.open(|_| {}).await?,
+        };
+        Ok(Pooled { live, slot, _free: free })
     }
 
     /// Opens one more, whose messages are handed to `heard`.
@@ -213,20 +312,26 @@ impl Connections {
             .set_connection_timeout(Some(CONNECT_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN))
             .set_push_sender(push);
-        {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.retain(|end| end.upgrade().is_some_and(|end| !end.is_ended()));
-            open.push(Arc::downgrade(&end));
-        }
-        let client = match &self.dial {
-            Dial::One(client) => client.clone(),
-            Dial::Sentinels(sentinels) => sentinels.master().await?,
+        let (client, followed) = match &self.dial {
+            Dial::One(client) => (Client::clone(client), false),
+            Dial::Sentinels(sentinels) => {
+                let (client, at) = sentinels.master().await?;
+                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+                open.retain(|(end, _)| end.upgrade().is_some_and(|end| !end.is_ended()));
+                open.push((Arc::downgrade(&end), at));
+                (client, true)
+            }
         };
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
-        let live = Live { connection, end };
-        if self.sentinels().is_some() {
+        let live = Live { connection: Arc::new(connection), end, followed };
+        if followed {
             sentinel::check_master(&live, &self.address).await?;
+            // Whoever finds the new master first takes the others along.
+            self.cut_stale();
+            if !live.is_open() {
+                return Err(Error::new(ErrorKind::Unavailable, "the sentinels have just named another master"));
+            }
         }
         if let Some((evictable, grown)) = self.check_each {
             open::check(&live, &self.address, evictable, grown).await?;

@@ -53,6 +53,8 @@ pub(super) async fn run(shared: Weak<Shared>) {
         match this.open_inbox().await {
             Ok(live) => {
                 tries = 0;
+                // What was published before the subscription is lost. Whoever enters from here on is heard of.
+                this.waiters.doubt_all();
                 this.set_line(Line::Up(live.clone()));
                 if !first {
                     // Whatever was published in between is lost; the server may be another one.
@@ -60,7 +62,6 @@ pub(super) async fn run(shared: Weak<Shared>) {
                     this.host(|host| host.doubt(None));
                 }
                 first = false;
-                this.waiters.doubt_all(this.clock.now());
                 drop(this);
                 serve(&shared, &live).await;
                 let Some(this) = shared.upgrade() else { return };
@@ -74,8 +75,9 @@ pub(super) async fn run(shared: Weak<Shared>) {
                 if !this.set_line(Line::Down(Some(error))) {
                     return;
                 }
-                let closed = this.closed.notified();
-                select(pin!(pause), pin!(closed)).await;
+                first = false;
+                let (closed, moved) = (pin!(this.closed.notified()), pin!(this.connections.moved.notified()));
+                select(pin!(pause), select(closed, moved)).await;
             }
         }
     }
@@ -139,17 +141,22 @@ impl Shared {
             let (what, id) = (words.next(), words.next().and_then(ticket_id));
             match (what, id, words.next().map(str::parse)) {
                 (Some("g"), Some(id), Some(Ok(token))) => self.waiters.granted(id, token, self.clock.now()),
+                (Some("l"), Some(id), Some(Ok(micros))) => {
+                    self.waiters.lapse_in(id, Duration::from_micros(micros), self.clock.now());
+                }
                 (Some("x"), Some(id), None) => {
-                    self.waiters.doubt(id, self.clock.now());
+                    self.waiters.doubt(id);
                     self.host(|host| host.doubt(Some(id)));
                 }
                 _ => {}
             }
         } else {
             let said = String::from_utf8_lossy(&said);
-            let (key, facts) = said.split_once(' ').unwrap_or((&said, ""));
+            let (what, said) = said.split_once(' ').unwrap_or(("", &said));
+            let (key, facts) = said.split_once(' ').unwrap_or((said, ""));
             if let Some(key) = name_in(key) {
-                self.hints.tell(&Name::from_key(key, record::long_name(facts).as_deref()));
+                let name = Name::from_key(key, record::long_name(facts).as_deref());
+                if what == "e" { self.hints.entered(&name) } else { self.hints.tell(&name) }
             }
         }
     }

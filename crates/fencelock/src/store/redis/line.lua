@@ -1,298 +1,375 @@
--- What every verb needs of a line. Put into each verb's script in place of its mark.
+-- What every verb needs of a line. Put into each verb's script in place of its mark; before it stand the verb's own `now`
+-- (us of the server's clock) and `time` (the same in 16 digits).
 --
--- Keys of one line, four in a row in KEYS (all in one slot: the name stands in braces):
---   fencelock:{name}    string, the short form: "1 number" is an empty line and its last number, "1 number capacity id
---                       record" a ticket that is alone; the key expires with its lease. No other key exists then.
+-- Keys of one line (all in one slot: the name stands in braces):
+--   fencelock:{name}    string, the short form: "1 number" is an empty line and its last number, "1 number entry" a ticket
+--                       that is alone since then, "1 number record" one that is alone and was renewed or changed; the key
+--                       expires with the lease. No other key exists then.
 --   fencelock:{name}:t  hash, the long form, of a line with company (or with numbers ahead of the clock):
---       v  the layout's version, 1                p  the capacity
---       n  the last number given out              e  when the keys expire (ms)
---       c, i, t, f  how many tickets, weight inside, weight of all, number of the last one inside
---       x  no lease ends before this
+--       s     "1", then as doubles: the last number given out, the capacity, the weight inside, how many are inside, how
+--             many wait, no lease inside ends before this (us), when the keys expire (ms), the latest such end that
+--             anybody who waits was told of; then the id of whoever is inside with all of the capacity
 --       <id>  the record of each ticket
---   fencelock:{name}:q  zset: ids by number
---   fencelock:{name}:x  zset: ids by expiry
--- A record is "number weight expiry entered admitted mode inbox owner note", times in us of the server's clock, admitted 0
--- while it waits. The two zsets are indexes: they may hold an id too many (it is then ignored and dropped), never one too
--- few, so they are written before the hash and cleared after it. Nothing that is read after the first write can fail.
--- A last key, where there is one, is there while somebody watches: changes are then told as "key facts" on the channels
--- fencelock:{name}:changes and fencelock:changes.
+--   fencelock:{name}:q  zset: those who wait, ids by number
+--   fencelock:{name}:x  zset: those inside with a part of the capacity, ids by expiry
+-- An entry is what the client says of a ticket: "id weight capacity lease waiting-lease queue inbox mode owner note", the id
+-- in 32 digits, weight and capacity in 7. A record is "number expiry entered admitted entry", times in us of the server's
+-- clock, 16 digits each, admitted 0 while it waits. The two zsets are indexes: they may hold an id too many (it is then
+-- ignored and dropped), never one too few. All keys that are written are read before the first write, so that nothing fails
+-- half-way. A lapsed ticket that waits is dropped when its turn comes, or when it is asked about.
 --
--- No verb walks the line: whatever it does costs O(log n) for each ticket that it takes out, lets in or was asked about.
+-- The caller says in a first line before each script:
+--   PUBLISH, EVERYWHERE  the command that sends messages, the channel for changes of all lines (or nil)
+--   EACH, WATCH          how many KEYS each line has: 1, the others are made here; or in a cluster 4, all of them named. The
+--                        key that is there while somebody watches: changes are then told as "what key entry" (without the
+--                        id) on fencelock:{name}:changes and EVERYWHERE; what is "f" if there may be room, else "e".
+--
+-- No verb walks the line but inspect, list, and expel among readers: whatever another does costs O(log n) for each ticket
+-- that it takes out, lets in or was asked about.
 
 -- How long the last number outlives the line: a clock that is set back by less than this gives out no number twice.
 local FLOOR = 60000000
+local NEVER = 9007199254740991
+local WAITS = '0000000000000000'
+local call, sub = redis.call, string.sub
 
 -- Lua's own tostring gives 1.79e+15; %d costs about half of %.0f and is exact where a long has 64 bits, which is asked
 -- of the server at connect.
-local function text(number) return string.format('%d', number) end
+local function text(number) return string.format('%016d', number) end
 
-local function millis(us) return text(math.max(math.ceil(us / 1000), 1)) end
+local function damaged() error('FENCELOCK DAMAGED a ticket that cannot be read') end
 
-local function parse(record)
-  local token, weight, expiry, entered, admitted, facts =
-    string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  if not token then error('FENCELOCK DAMAGED a ticket that cannot be read') end
-  return {token = tonumber(token), weight = tonumber(weight), expiry = tonumber(expiry), entered = entered,
-    admitted = admitted, facts = facts}
-end
-
-local function record(ticket)
-  return text(ticket.token) .. ' ' .. text(ticket.weight) .. ' ' .. text(ticket.expiry) .. ' ' .. ticket.entered .. ' '
-    .. ticket.admitted .. ' ' .. ticket.facts
-end
+-- What a record says.
+local function number_of(record) return tonumber(sub(record, 1, 16)) or damaged() end
+local function expiry_of(record) return tonumber(sub(record, 18, 33)) or damaged() end
+local function weight_of(record) return tonumber(sub(record, 102, 108)) or damaged() end
+local function is_inside(record) return sub(record, 52, 67) ~= WAITS end
+-- Without the id, which is a secret.
+local function shown(record) return sub(record, 1, 68) .. sub(record, 102) end
 
 -- Counts everything anew from the tickets and makes the indexes again.
 local function repair(line)
-  local all = redis.call('HGETALL', line.hash)
-  redis.call('DEL', line.queue, line.lapse)
-  line.c, line.i, line.t, line.f = 0, 0, 0, 0
+  call('ZCARD', line.queue)
+  call('ZCARD', line.lapse)
+  local all = call('HGETALL', line.hash)
+  call('DEL', line.queue, line.lapse)
+  line.i, line.m, line.w, line.x, line.holder = 0, 0, 0, NEVER, ''
   for at = 1, #all, 2 do
-    if #all[at] == 32 then
-      local ticket = parse(all[at + 1])
-      redis.call('ZADD', line.queue, text(ticket.token), all[at])
-      redis.call('ZADD', line.lapse, text(ticket.expiry), all[at])
-      line.c, line.t = line.c + 1, line.t + ticket.weight
-      if ticket.admitted ~= '0' then
-        line.i, line.f = line.i + ticket.weight, math.max(line.f, ticket.token)
+    local id, record = all[at], all[at + 1]
+    if #id == 32 then
+      local weight, expiry, number = weight_of(record), expiry_of(record), number_of(record)
+      line.p, line.n = tonumber(sub(record, 110, 116)) or damaged(), math.max(line.n, number)
+      if not is_inside(record) then
+        line.w = line.w + 1
+        call('ZADD', line.queue, text(number), id)
+      else
+        line.i, line.m, line.x = line.i + weight, line.m + 1, math.min(line.x, expiry)
+        if weight == line.p then line.holder = id else call('ZADD', line.lapse, text(expiry), id) end
       end
+      line.e = math.max(line.e, math.ceil((expiry + FLOOR) / 1000))
     end
   end
-  line.x, line.dirty, line.changed = 0, true, true
-  if line.c > 0 and line.e > 0 then
-    redis.call('PEXPIREAT', line.queue, text(line.e))
-    redis.call('PEXPIREAT', line.lapse, text(line.e))
-  end
+  line.changed, line.freed = true, true
+  for _, key in ipairs({line.hash, line.queue, line.lapse}) do call('PEXPIREAT', key, string.format('%d', line.e)) end
 end
 
--- Reads the line whose keys begin at KEYS[at], and the ticket `id` in it. `short` is the first key's value, if it was read.
+-- Reads the line of the ticket that comes as number `at`, and the ticket `id` in it. `short` is the first key's value, if it
+-- was read.
 local function read(at, id, short)
-  local line = {key = KEYS[at], hash = KEYS[at + 1], queue = KEYS[at + 2], lapse = KEYS[at + 3], set = {}, del = {},
-    told = {}, n = 0, p = 0, e = 0, x = 0, c = 0, i = 0, t = 0, f = 0}
-  if short == nil then short = redis.call('GET', line.key) end
+  local first = (at - 1) * EACH + 1
+  local key = KEYS[first]
+  local line = {key = key, n = 0, p = 0, i = 0, m = 0, w = 0, x = NEVER, e = 0, y = 0, holder = '', set = {}, del = {}, told = {}}
+  if EACH == 1 then
+    line.hash, line.queue, line.lapse = key .. ':t', key .. ':q', key .. ':x'
+  else
+    line.hash, line.queue, line.lapse = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
+  end
+  if short == nil then short = call('GET', key) end
   if short then
-    local n, p, sole, found = string.match(short, '^1 (%d+) ?(%d*) ?(%x*) ?(.*)$')
-    if not n then error('FENCELOCK LAYOUT ' .. string.match(short, '^%S*')) end
-    line.n = tonumber(n)
-    if p ~= '' then
-      if #sole ~= 32 then error('FENCELOCK DAMAGED a ticket that cannot be read') end
-      line.p, line.sole, line.first = tonumber(p), sole, parse(found)
-      line.c, line.i, line.t, line.f = 1, line.first.weight, line.first.weight, line.first.token
-      if sole == id then line.own = line.first end
+    if sub(short, 1, 2) ~= '1 ' then error('FENCELOCK LAYOUT ' .. string.match(short, '^%S*')) end
+    line.n = #short >= 18 and tonumber(sub(short, 3, 18)) or damaged()
+    if #short > 18 then
+      local record = sub(short, 20)
+      if sub(record, 17, 17) ~= ' ' then
+        -- As it entered: everything happened at that moment.
+        local entered = sub(short, 3, 18)
+        local lease = string.match(record, '^ %d%d%d%d%d%d%d %d%d%d%d%d%d%d (%d+) %d+ %d %S+ %S+ %S+ %S', 33) or damaged()
+        record = entered .. ' ' .. text(line.n + lease) .. ' ' .. entered .. ' ' .. entered .. ' ' .. record
+      end
+      line.sole, line.first = sub(record, 69, 100), record
+      if #line.sole ~= 32 then damaged() end
+      line.i, line.p, line.x, line.m = weight_of(record), tonumber(sub(record, 110, 116)) or damaged(), expiry_of(record), 1
+      if line.sole == id then line.own = record end
     end
     return line
   end
-  local h = redis.call('HMGET', line.hash, 'v', 'n', 'p', 'c', 'i', 't', 'f', 'e', 'x', id)
-  if h[1] == '1' then
-    line.indexed = true
-    line.n, line.p, line.e, line.x = tonumber(h[2]) or 0, tonumber(h[3]), tonumber(h[8]) or 0, tonumber(h[9]) or 0
-    line.c, line.i, line.t, line.f = tonumber(h[4]), tonumber(h[5]), tonumber(h[6]), tonumber(h[7])
-    if not line.p then error('FENCELOCK DAMAGED its capacity is missing') end
-    local queued, lapses = redis.call('ZCARD', line.queue), redis.call('ZCARD', line.lapse)
-    if not (line.c and line.i and line.t and line.f) or queued < line.c or lapses < line.c then repair(line) end
-    if h[10] then line.own = parse(h[10]) end
-  elseif h[1] or h[2] or h[3] or h[4] then
-    error('FENCELOCK LAYOUT ' .. (h[1] or 'unknown'))
-  elseif redis.call('EXISTS', line.queue, line.lapse) > 0 then
+  local found = call('HMGET', line.hash, 's', id)
+  local state = found[1]
+  if state then
+    if sub(state, 1, 1) ~= '1' then error('FENCELOCK LAYOUT ' .. string.match(state, '^%w*')) end
+    if #state < 65 then error('FENCELOCK DAMAGED its state cannot be read') end
+    line.long = true
+    line.n, line.p, line.i, line.m, line.w, line.x, line.e, line.y = struct.unpack('>dddddddd', state, 2)
+    line.holder = sub(state, 66)
+    if call('ZCARD', line.queue) < line.w or line.holder == '' and call('ZCARD', line.lapse) < line.m then repair(line) end
+    line.own = found[2] or nil
+  elseif call('EXISTS', line.hash) == 1 then
+    for _, field in ipairs(call('HKEYS', line.hash)) do
+      if #field ~= 32 then error('FENCELOCK LAYOUT unknown') end
+    end
+    line.long = true
+    repair(line)
+    line.own = found[2] or nil
+  elseif call('EXISTS', line.queue, line.lapse) > 0 then
     -- Without its tickets a line cannot be known; what is left of it says how long somebody may believe to be inside.
-    local last = redis.call('ZRANGE', line.lapse, '-1', '-1', 'WITHSCORES')
-    local left = last[2] and tonumber(last[2]) - now or redis.call('PTTL', line.queue) * 1000
-    if left > 0 then error('FENCELOCK DAMAGED its tickets are missing; free in ' .. text(left / 1000) .. ' ms') end
-    redis.call('DEL', line.queue, line.lapse)
+    local left = math.max(call('PTTL', line.queue), call('PTTL', line.lapse)) - FLOOR / 1000
+    call('ZCARD', line.queue)
+    call('ZCARD', line.lapse)
+    if left > 0 then error('FENCELOCK DAMAGED its tickets are missing; free in ' .. string.format('%d', left) .. ' ms') end
+    call('DEL', line.queue, line.lapse)
   end
   return line
 end
 
 -- An empty line keeps its last number for a while. Memory that is short must not keep anybody from leaving.
 local function empty(line)
-  local lives = millis(math.max(line.n - now, 0) + FLOOR)
-  local done = redis.pcall('SET', line.key, '1 ' .. text(line.n), 'PX', lives)
-  if done.err then redis.call('DEL', line.key) end
+  local lives = math.ceil((math.max(line.n - now, 0) + FLOOR) / 1000)
+  local done = redis.pcall('SET', line.key, '1 ' .. text(line.n), 'PX', string.format('%d', lives))
+  if done.err then call('DEL', line.key) end
 end
 
 -- Takes a ticket out, in the books; `settle` writes it down.
-local function drop(line, id, ticket)
-  line.c, line.t = line.c - 1, line.t - ticket.weight
-  if ticket.token <= line.f then line.i = line.i - ticket.weight end
+local function drop(line, id, record)
   if line.sole then
-    line.sole = nil
-    empty(line)
+    line.sole, line.i, line.m, line.emptied = nil, 0, 0, true
   else
-    redis.call('HDEL', line.hash, id)
     line.del[#line.del + 1] = id
-    line.dirty = true
+    if not is_inside(record) then
+      line.w = line.w - 1
+      call('ZREM', line.queue, id)
+    else
+      line.i, line.m = line.i - weight_of(record), line.m - 1
+      if line.holder == id then line.holder = '' else call('ZREM', line.lapse, id) end
+      if line.m == 0 then line.x = NEVER end
+    end
   end
-  line.changed, line.facts = true, ticket.facts
+  if line.own and id == sub(line.own, 69, 100) then line.own = nil end
+  line.changed, line.freed, line.said = true, true, record
 end
 
--- Writes the counters and the records that have changed.
-local function write(line)
-  redis.call('HSET', line.hash, 'c', text(line.c), 'i', text(line.i), 't', text(line.t), 'f', text(line.f),
-    unpack(line.set))
-  line.set = {}
+-- It has a part of the capacity and is inside.
+local function share(line, id, expiry)
+  call('ZADD', line.lapse, text(expiry), id)
+  if line.m <= 1 then call('PEXPIREAT', line.lapse, string.format('%d', line.e)) end
+  line.x = math.min(line.x, expiry)
 end
 
 -- Lets in whoever fits now.
-local function admit(line)
-  while line.indexed and line.t > line.i and line.i < line.p do
-    local next = redis.call('ZRANGEBYSCORE', line.queue, '(' .. text(line.f), '+inf', 'LIMIT', '0', '1')[1]
-    if not next then return end
-    local found = redis.call('HGET', line.hash, next)
-    if not found then
-      redis.call('ZREM', line.queue, next)
-      redis.call('ZREM', line.lapse, next)
+local function let_in(line)
+  while line.w > 0 and line.i < line.p do
+    -- Into an empty room everybody fits.
+    local next
+    if line.i == 0 then next = call('ZPOPMIN', line.queue)[1] else next = call('ZRANGE', line.queue, '0', '0')[1] end
+    if not next then return repair(line) end
+    local record = call('HGET', line.hash, next)
+    if not record then
+      call('ZREM', line.queue, next)
     else
-      local ticket = parse(found)
-      if line.i + ticket.weight > line.p then return end
-      ticket.admitted = text(now)
-      line.i, line.f = line.i + ticket.weight, ticket.token
-      line.set[#line.set + 1] = next
-      line.set[#line.set + 1] = record(ticket)
-      line.told[#line.told + 1] = {string.match(ticket.facts, '^%S+ (%S+)'), 'g ' .. next .. ' ' .. text(ticket.token)}
-      line.dirty, line.changed, line.facts = true, true, ticket.facts
-      if #line.set >= 1000 then write(line) end
+      local expiry, weight = expiry_of(record), weight_of(record)
+      local lapsed = expiry <= now
+      if not lapsed and line.i + weight > line.p then
+        line.next = expiry
+        return
+      end
+      if line.i > 0 then call('ZREM', line.queue, next) end
+      line.w, line.changed, line.said = line.w - 1, true, record
+      if lapsed then
+        line.del[#line.del + 1], line.freed = next, true
+        if line.own and next == sub(line.own, 69, 100) then line.own = nil end
+      else
+        line.i, line.m = line.i + weight, line.m + 1
+        if weight == line.p then line.holder, line.x = next, expiry else share(line, next, expiry) end
+        record = sub(record, 1, 51) .. time .. sub(record, 68)
+        if line.own and next == sub(line.own, 69, 100) then line.own = record end
+        line.set[#line.set + 1] = next
+        line.set[#line.set + 1] = record
+        line.told[#line.told + 1] = string.match(record, '^%d+ %d+ %d (%S+)', 118) or damaged()
+        line.told[#line.told + 1] = 'g ' .. next .. ' ' .. sub(record, 1, 16)
+        if #line.set >= 1000 then
+          call('HSET', line.hash, unpack(line.set))
+          line.set = {}
+        end
+      end
+    end
+  end
+end
+
+-- The same. If a lease that somebody waits for ends earlier by that than they were told, the first of them is told: it then
+-- looks in time. (Its renewals tell each of them anyway.)
+local function admit(line)
+  let_in(line)
+  local ends = math.min(line.x, line.next or NEVER)
+  if line.w > 0 and ends < line.y then
+    local which = ends < line.x and '1' or '0'
+    local id = call('ZRANGE', line.queue, which, which)[1]
+    local record = id and call('HGET', line.hash, id)
+    if record then
+      line.told[#line.told + 1] = string.match(record, '^%d+ %d+ %d (%S+)', 118) or damaged()
+      line.told[#line.told + 1] = 'l ' .. id .. ' ' .. string.format('%d', math.max(ends - now, 0))
     end
   end
 end
 
 -- Writes down what was done, and tells whom it concerns.
 local function settle(line)
-  if line.dirty then
-    if line.c <= 0 then
-      redis.call('DEL', line.hash, line.queue, line.lapse)
-      line.indexed, line.e, line.x = nil, 0, 0
+  if line.emptied then
+    line.emptied = nil
+    empty(line)
+  elseif line.long and (line.changed or line.dirty) then
+    if line.m <= 0 and line.w <= 0 then
+      call('DEL', line.hash, line.queue, line.lapse)
+      line.long, line.e, line.x = nil, 0, NEVER
       empty(line)
     else
-      write(line)
-      if #line.del > 0 then
-        redis.call('ZREM', line.queue, unpack(line.del))
-        redis.call('ZREM', line.lapse, unpack(line.del))
+      for from = 1, #line.del, 1000 do
+        call('HDEL', line.hash, unpack(line.del, from, math.min(from + 999, #line.del)))
       end
+      if line.w == 0 then line.y = 0 end
+      call('HSET', line.hash, 's', '1' .. struct.pack('>dddddddd', line.n, line.p, line.i, line.m, line.w, line.x, line.e,
+        line.y) .. line.holder, unpack(line.set))
     end
-    line.dirty, line.set, line.del = nil, {}, {}
+    line.set, line.del, line.dirty = {}, {}, nil
   end
-  for _, news in ipairs(line.told) do redis.call('PUBLISH', news[1], news[2]) end
+  for at = 1, #line.told, 2 do call(PUBLISH, line.told[at], line.told[at + 1]) end
   line.told = {}
   if line.changed then
-    line.changed = nil
-    if #KEYS % 4 == 1 and redis.call('EXISTS', KEYS[#KEYS]) == 1 then
-      local said = line.key .. ' ' .. (line.facts or '')
-      redis.call('PUBLISH', line.key .. ':changes', said)
-      redis.call('PUBLISH', 'fencelock:changes', said)
+    if call('EXISTS', WATCH) == 1 then
+      local said = (line.freed and 'f ' or 'e ') .. line.key .. ' ' .. (line.said and sub(line.said, 102) or '')
+      call(PUBLISH, line.key .. ':changes', said)
+      if EVERYWHERE then call(PUBLISH, EVERYWHERE, said) end
     end
+    line.changed, line.freed = nil, nil
   end
 end
 
--- Takes out whoever's lease has ended. Afterwards no lease ends before `line.x`.
-local function sweep(line, id)
+-- Takes out whoever's lease has ended: everybody inside, and the ticket that was asked about. Afterwards no lease inside
+-- ends before `line.x`.
+local function sweep(line)
+  local own = line.own
   if line.sole then
-    line.x = line.first.expiry
-    if line.x <= now then
-      line.own = nil
-      drop(line, line.sole, line.first)
-    end
+    if line.x <= now then drop(line, line.sole, line.first) end
     return
   end
-  while line.indexed and line.c > 0 and line.x <= now do
-    local first = redis.call('ZRANGE', line.lapse, '0', '0', 'WITHSCORES')
-    line.x = tonumber(first[2]) or now + FLOOR
-    line.set[#line.set + 1] = 'x'
-    line.set[#line.set + 1] = text(line.x)
-    line.dirty = true
-    if line.x <= now then
-      local ids = redis.call('ZRANGEBYSCORE', line.lapse, '-inf', text(now), 'LIMIT', '0', '1000')
-      local found = redis.call('HMGET', line.hash, unpack(ids))
-      redis.call('HDEL', line.hash, unpack(ids))
+  while line.m > 0 and line.x <= now do
+    local ids = {line.holder}
+    if line.holder == '' then ids = call('ZRANGEBYSCORE', line.lapse, '-inf', time, 'LIMIT', '0', '1000') end
+    if #ids > 0 then
+      local found = call('HMGET', line.hash, unpack(ids))
       for at = 1, #ids do
-        if ids[at] == id then line.own = nil end
-        if found[at] then
-          local ticket = parse(found[at])
-          line.c, line.t, line.facts = line.c - 1, line.t - ticket.weight, ticket.facts
-          if ticket.token <= line.f then line.i = line.i - ticket.weight end
-        end
+        if found[at] then drop(line, ids[at], found[at]) else call('ZREM', line.lapse, ids[at]) end
       end
-      if line.c > 0 then redis.call('HSET', line.hash, 'c', text(line.c), 'i', text(line.i), 't', text(line.t)) end
-      redis.call('ZREM', line.queue, unpack(ids))
-      redis.call('ZREM', line.lapse, unpack(ids))
-      line.changed = true
     end
+    if line.m > 0 then
+      local first = call('ZRANGE', line.lapse, '0', '0', 'WITHSCORES')
+      if not first[2] then return repair(line) end
+      line.x, line.dirty = tonumber(first[2]), true
+    end
+  end
+  if line.own and not is_inside(line.own) and expiry_of(line.own) <= now then
+    drop(line, sub(own, 69, 100), own)
   end
 end
 
 -- The line as it is now: the lapsed are out, whoever fits is in.
 local function open(at, id, short)
   local line = read(at, id, short)
-  sweep(line, id)
-  if line.dirty or line.changed then
-    local own = line.own
-    admit(line)
-    settle(line)
-    if own and line.indexed then line.own = parse(redis.call('HGET', line.hash, id)) end
-  end
+  sweep(line)
+  if line.w > 0 and line.i < line.p then admit(line) end
+  if line.changed or line.dirty then settle(line) end
   return line
 end
 
 -- The keys of the long form live at least until `expiry` and the floor's time after it.
-local function keep(line, expiry)
+local function keep(line, expiry, lease)
   local need = math.ceil((math.max(expiry, line.n) + FLOOR) / 1000)
   if line.e < need then
     -- Longer than they must, so that the next tickets need not do it again.
-    line.e = need + FLOOR / 1000
-    redis.call('HSET', line.hash, 'e', text(line.e))
-    redis.call('PEXPIREAT', line.hash, text(line.e))
-    redis.call('PEXPIREAT', line.queue, text(line.e))
-    redis.call('PEXPIREAT', line.lapse, text(line.e))
+    line.e, line.dirty = need + math.ceil(lease / 1000), true
+    local e = string.format('%d', line.e)
+    call('PEXPIREAT', line.hash, e)
+    call('PEXPIREAT', line.queue, e)
+    if line.holder == '' then call('PEXPIREAT', line.lapse, e) end
   end
 end
 
--- From here on the line has the long form, with this one ticket in it.
-local function unfold(line, id, ticket)
-  redis.call('DEL', line.queue, line.lapse, line.hash)
-  redis.call('ZADD', line.queue, text(ticket.token), id)
-  redis.call('ZADD', line.lapse, text(ticket.expiry), id)
-  redis.call('HSET', line.hash, 'v', '1', 'n', text(line.n), 'p', text(line.p), 'c', '1',
-    'i', text(ticket.weight), 't', text(ticket.weight), 'f', text(ticket.token), 'x', text(ticket.expiry), id, record(ticket))
-  redis.call('DEL', line.key)
-  line.c, line.i, line.t, line.f, line.x = 1, ticket.weight, ticket.weight, ticket.token, ticket.expiry
-  line.sole, line.first, line.indexed, line.e = nil, nil, true, 0
-  keep(line, ticket.expiry)
+-- From here on the line has the long form, with this one ticket in it; `settle` writes its counters.
+local function unfold(line, id, record)
+  local weight, expiry = weight_of(record), expiry_of(record)
+  call('DEL', line.queue, line.lapse, line.hash)
+  call('HSET', line.hash, id, record)
+  call('DEL', line.key)
+  line.i, line.m, line.w, line.e = weight, 1, 0, 0
+  line.sole, line.first, line.long, line.emptied, line.dirty = nil, nil, true, nil, true
+  line.holder = weight == line.p and id or ''
+  line.x = expiry
+  if line.holder == '' then call('ZADD', line.lapse, text(expiry), id) end
+  keep(line, expiry, expiry - now)
 end
 
 -- Writes down a ticket that is alone: in the short form, unless the numbers are ahead of the clock.
-local function alone(line, id, ticket)
-  if line.n > now then return unfold(line, id, ticket) end
-  redis.call('SET', line.key, '1 ' .. text(line.n) .. ' ' .. text(line.p) .. ' ' .. id .. ' ' .. record(ticket),
-    'PX', millis(ticket.expiry - now))
-  if line.indexed then redis.call('DEL', line.hash, line.queue, line.lapse) end
-  line.c, line.i, line.t, line.f, line.x = 1, ticket.weight, ticket.weight, ticket.token, ticket.expiry
-  line.sole, line.first, line.indexed, line.dirty = id, ticket, nil, nil
+local function alone(line, id, record)
+  if line.n > now then return unfold(line, id, record) end
+  local expiry = expiry_of(record)
+  call('SET', line.key, '1 ' .. text(line.n) .. ' ' .. record, 'PX',
+    string.format('%d', math.max(math.ceil((expiry - now) / 1000), 1)))
+  if line.long then call('DEL', line.hash, line.queue, line.lapse) end
+  line.i, line.m, line.w, line.x, line.holder = weight_of(record), 1, 0, expiry, ''
+  line.sole, line.first, line.long, line.emptied = id, record, nil, nil
 end
 
 -- Moves the expiry of a ticket that is there; never to an earlier time. Says how long it is there from now.
-local function extend(line, id, ticket, lease)
-  if now + lease > ticket.expiry then
-    ticket.expiry = now + lease
-    if line.sole then
-      alone(line, id, ticket)
-    else
-      redis.call('ZADD', line.lapse, text(ticket.expiry), id)
-      redis.call('HSET', line.hash, id, record(ticket))
-      keep(line, ticket.expiry)
+local function extend(line, id, record, lease)
+  local expiry = expiry_of(record)
+  if now + lease <= expiry then return expiry - now end
+  expiry = now + lease
+  record = sub(record, 1, 17) .. text(expiry) .. sub(record, 34)
+  if line.sole then
+    alone(line, id, record)
+  else
+    call('HSET', line.hash, id, record)
+    if line.holder == id then
+      line.x, line.dirty = expiry, true
+    elseif is_inside(record) then
+      call('ZADD', line.lapse, text(expiry), id)
     end
+    keep(line, expiry, lease)
   end
-  return ticket.expiry - now
+  line.own = record
+  return lease
+end
+
+-- Somebody who waits is told when the next lease ends.
+local function told_of(line)
+  local ends = math.min(line.x, line.next or NEVER)
+  if ends > line.y then line.y, line.dirty = ends, true end
 end
 
 -- "1 lease number" inside, "2 lease number next-lapse" waiting; times in us from now.
-local function place(line, ticket, lease)
-  if ticket.token <= line.f then return '1 ' .. text(lease) .. ' ' .. text(ticket.token) end
-  return '2 ' .. text(lease) .. ' ' .. text(ticket.token) .. ' ' .. text(math.max(line.x - now, 0))
+local function place(line, record, lease)
+  local said = string.format('%d', lease) .. ' ' .. sub(record, 1, 16)
+  if is_inside(record) then return '1 ' .. said end
+  return '2 ' .. said .. ' ' .. string.format('%d', math.max(math.min(line.x, line.next or NEVER) - now, 0))
 end
 
--- The first of the line, or the first other than `id`.
+-- Somebody who is inside, other than `id`; else somebody who waits.
 local function head(line, id)
-  if line.sole then return line.sole ~= id and record(line.first) end
-  for _, other in ipairs(redis.call('ZRANGE', line.queue, '0', '2')) do
-    local found = other ~= id and redis.call('HGET', line.hash, other)
-    if found then return found end
+  if line.sole then return line.sole ~= id and shown(line.first) end
+  if not line.long then return end
+  if line.holder ~= '' and line.holder ~= id then return shown(call('HGET', line.hash, line.holder)) end
+  for _, index in ipairs({line.lapse, line.queue}) do
+    for _, other in ipairs(index == line.lapse and line.holder ~= '' and {} or call('ZRANGE', index, '0', '2')) do
+      local found = other ~= id and call('HGET', line.hash, other)
+      if found then return shown(found) end
+    end
   end
 end

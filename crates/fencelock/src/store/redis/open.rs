@@ -15,6 +15,8 @@ pub(super) struct Server {
     pub(super) address: String,
     /// Whether a server that may evict locks is accepted.
     pub(super) evictable: bool,
+    /// How many replicas have to confirm what counts.
+    pub(super) replicas: Option<usize>,
 }
 
 impl Server {
@@ -24,9 +26,23 @@ impl Server {
             Some("allow") => true,
             Some(_) => return Err(invalid("the option evictable is allow or refuse")),
         };
-        if let Some(rest) = url.strip_prefix("redis+sentinel://") {
-            let sentinels = Sentinels::parse(rest, options)?;
-            return Ok(Server { address: sentinels.address(), dial: Dial::Sentinels(sentinels), evictable });
+        let replicas = match options.get("replicas").map(|count| count.parse::<usize>()) {
+            None => None,
+            Some(Ok(count @ 1..=100)) => Some(count),
+            Some(_) => return Err(invalid("the option replicas is a number from 1 to 100")),
+        };
+        let sentinels = match (url.strip_prefix("redis+sentinel://"), url.strip_prefix("rediss+sentinel://")) {
+            (Some(rest), _) => Some(Sentinels::parse(rest, None, options)?),
+            (_, Some(rest)) => Some(Sentinels::parse(rest, Some(Tls::new(options)?), options)?),
+            _ => None,
+        };
+        if let Some(sentinels) = sentinels {
+            return Ok(Server {
+                address: sentinels.address(),
+                dial: Dial::Sentinels(Box::new(sentinels)),
+                evictable,
+                replicas,
+            });
         }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
@@ -36,20 +52,40 @@ impl Server {
         })?;
         let info = with_options(info, options)?;
         let address = address(&info);
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
-            // program has chosen one already, that one stays.
-            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        }
-        let tls = certificates(options)?;
-        let client = match tls {
-            Some(tls) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => Client::build_with_tls(info, tls),
-            Some(_) => return Err(invalid("the options ca, cert and key need an address with rediss://")),
+        let client = match info.addr() {
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let at = (host.clone(), *port);
+                Tls::new(options)?.client(info, &at)?
+            }
+            _ if certificates(options)?.is_some() => {
+                return Err(invalid("the options ca, cert and key need an address with rediss://"));
+            }
+            _ => Client::open(info).map_err(|error| invalid("that address cannot be used").caused_by(error))?,
+        };
+        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable, replicas })
+    }
+}
+
+/// How servers are spoken to over TLS.
+pub(super) struct Tls(Option<redis::TlsCertificates>);
+
+impl Tls {
+    fn new(options: &BTreeMap<String, String>) -> Result<Tls> {
+        // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
+        // program has chosen one already, that one stays.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        certificates(options).map(Tls)
+    }
+
+    /// The server's certificate must be for this host.
+    pub(super) fn client(&self, info: ConnectionInfo, (host, port): &(String, u16)) -> Result<Client> {
+        let address = ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None };
+        let info = info.set_addr(address);
+        let client = match &self.0 {
+            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
             None => Client::open(info),
         };
-        let client =
-            client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))?;
-        Ok(Server { dial: Dial::One(client), address, evictable })
+        client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))
     }
 }
 

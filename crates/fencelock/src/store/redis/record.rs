@@ -1,7 +1,7 @@
 //! What the server keeps of a ticket, in words: see the head of `line.lua`.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Enter, Mode, Note, Seen};
+use crate::store::{Enter, Mode, Note, Seen, waiting_lease};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,18 +9,31 @@ use std::time::Duration;
 /// What would end a word or a line.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
 
-/// `mode inbox owner note`.
-pub(super) fn facts(ticket: &Enter, inbox: &str) -> String {
-    let mut facts = format!("{} {inbox} {} ", ticket.kind.mode(), ticket.owner);
-    write_note(&mut facts, &ticket.note);
+/// What a client says of a ticket: see the head of `line.lua`.
+pub(super) fn entry(ticket: &Enter, inbox: &str) -> String {
+    let mut entry = String::with_capacity(256);
+    let (lease, waiting) = (micros(ticket.lease), micros(waiting_lease(ticket.lease)));
+    let (id, queue) = (ticket.place.id, u8::from(ticket.queue));
+    let _ = write!(entry, "{id} {:07} {:07} {lease} {waiting} {queue} ", ticket.weight, ticket.capacity);
+    for word in [inbox, ticket.kind.mode().as_str()] {
+        entry.push_str(word);
+        entry.push(' ');
+    }
+    let _ = write!(entry, "{} ", ticket.owner);
+    write_note(&mut entry, &ticket.note);
     if !ticket.held.is_empty() {
         let held: Vec<&str> = ticket.held.iter().map(crate::name::Name::key).collect();
-        let _ = write!(facts, " held={}", utf8_percent_encode(&held.join(","), ESCAPED));
+        let _ = write!(entry, " held={}", utf8_percent_encode(&held.join(","), ESCAPED));
     }
     if let Some(long) = ticket.place.name.long() {
-        let _ = write!(facts, " name={}", utf8_percent_encode(long, ESCAPED));
+        let _ = write!(entry, " name={}", utf8_percent_encode(long, ESCAPED));
     }
-    facts
+    entry
+}
+
+/// The server counts whole microseconds; never less than was asked for.
+pub(super) fn micros(lease: Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 /// The name in full, where a ticket's facts have to say it since its key is a hash.
@@ -36,12 +49,23 @@ pub(super) fn note(note: &Note) -> String {
 }
 
 fn write_note(text: &mut String, note: &Note) {
-    let escaped = |part: &str| utf8_percent_encode(part, ESCAPED).to_string();
-    let _ = write!(text, "host={} pid={} id={}", escaped(&note.host), note.pid, escaped(&note.identity));
-    for (key, value) in [("why", &note.reason), ("value", &note.value)] {
+    push(text, "host=", &note.host);
+    let _ = write!(text, " pid={}", note.pid);
+    push(text, " id=", &note.identity);
+    for (key, value) in [(" why=", &note.reason), (" value=", &note.value)] {
         if let Some(value) = value {
-            let _ = write!(text, " {key}={}", escaped(value));
+            push(text, key, value);
         }
+    }
+}
+
+/// A word. Most need no escaping.
+fn push(text: &mut String, key: &str, value: &str) {
+    text.push_str(key);
+    if value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'%' && byte != b'=') {
+        text.push_str(value);
+    } else {
+        text.extend(utf8_percent_encode(value, ESCAPED));
     }
 }
 
@@ -50,14 +74,13 @@ pub(super) fn seen(record: &str, now: u64) -> Result<Seen> {
     let broken = || Error::new(ErrorKind::Broken, "the server has a ticket that cannot be read");
     let mut words = record.split(' ');
     let mut number = || words.next()?.parse::<u64>().ok();
-    let (Some(token), Some(weight), Some(expiry), Some(entered), Some(admitted)) =
+    let (Some(token), Some(expiry), Some(entered), Some(admitted), Some(weight)) =
         (number(), number(), number(), number(), number())
     else {
         return Err(broken());
     };
-    let (Some(mode), Some(_inbox), Some(owner)) = (words.next(), words.next(), words.next()) else {
-        return Err(broken());
-    };
+    // Then its capacity, its leases, whether it wanted to queue, and where it is told.
+    let (Some(mode), Some(owner)) = (words.nth(5), words.next()) else { return Err(broken()) };
     let ago = |then: u64| Duration::from_micros(now.saturating_sub(then));
     let mut seen = Seen {
         token: Some(token),
@@ -73,6 +96,7 @@ pub(super) fn seen(record: &str, now: u64) -> Result<Seen> {
         identity: String::new(),
         owner: owner.to_string(),
         reason: None,
+        value: None,
         entered: Some(ago(entered)),
         admitted: (admitted > 0).then(|| ago(admitted)),
         expires_in: Some(Duration::from_micros(expiry.saturating_sub(now))),
@@ -84,6 +108,7 @@ pub(super) fn seen(record: &str, now: u64) -> Result<Seen> {
             "pid" => seen.pid = value().parse().unwrap_or(0),
             "id" => seen.identity = value(),
             "why" => seen.reason = Some(value()),
+            "value" => seen.value = Some(value()),
             _ => {}
         }
     }
@@ -115,12 +140,15 @@ mod tests {
                 value: Some("v".into()),
             },
         };
-        let record = format!("7 1 5000000 1000000 0 {}", facts(&ticket, "inbox"));
+        let entry = entry(&ticket, "inbox");
+        let (id, rest) = entry.split_once(' ').unwrap();
+        assert_eq!(id, ticket.place.id.to_string());
+        let record = format!("7 5000000 1000000 0 {rest}");
         let seen = seen(&record, 2_000_000).unwrap();
         assert_eq!(seen.token, Some(7));
         assert_eq!(seen.mode, Mode::Shared);
         assert_eq!((seen.host.as_str(), seen.pid, seen.identity.as_str()), ("web 3", 912, "a=b%20\n"));
-        assert_eq!(seen.reason.as_deref(), Some(""));
+        assert_eq!((seen.reason.as_deref(), seen.value.as_deref()), (Some(""), Some("v")));
         assert_eq!(seen.owner, ticket.owner.to_string());
         assert_eq!((seen.entered, seen.admitted), (Some(Duration::from_secs(1)), None));
         assert_eq!(seen.expires_in, Some(Duration::from_secs(3)));
@@ -128,7 +156,13 @@ mod tests {
 
     #[test]
     fn what_is_no_record_is_told() {
-        for record in ["", "1 2 3", "1 2 3 4 5 exclusive inbox", "1 2 3 4 5 odd inbox owner", "x 1 1 1 1 shared i o"] {
+        for record in [
+            "",
+            "1 2 3",
+            "1 2 3 4 5 6 7 8 1 inbox shared",
+            "1 2 3 4 5 6 7 8 1 inbox odd owner",
+            "x 1 1 1 1 6 7 8 1 i shared o",
+        ] {
             assert_eq!(seen(record, 0).unwrap_err().kind(), ErrorKind::Broken, "{record:?}");
         }
     }

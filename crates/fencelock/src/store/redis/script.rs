@@ -2,6 +2,7 @@
 
 use crate::name::Name;
 use redis::Cmd;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Stands in each script where what all of them share is put.
@@ -13,17 +14,33 @@ pub(super) const WATCH_KEY: &str = "fencelock:watch";
 /// The channel for changes of all lines.
 pub(super) const ALL_CHANGES: &str = "fencelock:changes";
 
-/// A script and its hash.
+/// How a script sends its messages and finds its keys: its first line (see `line.lua`). On one server each line is named by
+/// its first key alone: every key more costs the server a quarter of a microsecond.
+const PLAIN: &str = "local PUBLISH, EVERYWHERE, EACH, WATCH = 'PUBLISH', 'fencelock:changes', 1, 'fencelock:watch'\n";
+/// In a cluster: to the node that has the line's slot, and to nobody else. So there is no channel for all lines.
+/// All keys are named there: a slot that is moving answers before a script has begun, never half-way.
+const SHARDED: &str = "local PUBLISH, EVERYWHERE, EACH, WATCH = 'SPUBLISH', nil, 4, KEYS[#KEYS]\n";
+
+/// A script, as it is for one server and as it is for a cluster.
 pub(super) struct Script {
-    pub(super) source: String,
-    pub(super) hash: String,
+    plain: Text,
+    sharded: Text,
+}
+
+/// A script's text and its hash.
+struct Text {
+    source: String,
+    hash: String,
 }
 
 impl Script {
     fn new(verb: &str) -> Script {
-        let source = verb.replacen(MARK, LINE, 1);
-        let hash = redis::Script::new(&source).get_hash().to_string();
-        Script { source, hash }
+        let text = |first: &str| {
+            let source = format!("{first}{}", verb.replacen(MARK, LINE, 1));
+            let hash = redis::Script::new(&source).get_hash().to_string();
+            Text { source, hash }
+        };
+        Script { plain: text(PLAIN), sharded: text(SHARDED) }
     }
 }
 
@@ -41,6 +58,9 @@ scripts! {
     UPGRADE = "upgrade.lua";
     EXPEL = "expel.lua";
     INSPECT = "inspect.lua";
+    LIMIT = "limit.lua";
+    LOAD = "load.lua";
+    STORE_IF = "store_if.lua";
 }
 
 /// The first key of a line; the others begin with it.
@@ -53,6 +73,11 @@ pub(super) fn changes(key: &str) -> String {
     format!("fencelock:{{{key}}}:changes")
 }
 
+/// Set in a cluster while somebody watches this line: it has to be where the line is.
+pub(super) fn watch_key(key: &str) -> String {
+    format!("fencelock:{{{key}}}:watch")
+}
+
 /// The name's key in a line's key or channel.
 pub(super) fn name_in(key: &str) -> Option<&str> {
     key.strip_prefix("fencelock:{")?.split_once('}').map(|(name, _)| name)
@@ -61,32 +86,91 @@ pub(super) fn name_in(key: &str) -> Option<&str> {
 /// One call of a script.
 pub(super) struct Call {
     script: &'static Script,
+    /// The first key of each ticket's line.
     keys: Vec<String>,
-    args: Vec<String>,
+    args: Vec<Vec<u8>>,
+    /// For a cluster: all of its lines are in one slot, and so is the key that marks a watched line.
+    sharded: bool,
+    /// Whether it is about a key that belongs to no line.
+    beside: bool,
 }
 
 impl Call {
     pub(super) fn new(script: &'static Script, lines: usize, args: usize) -> Call {
-        Call { script, keys: Vec::with_capacity(lines * 4 + 1), args: Vec::with_capacity(args) }
+        Call { script, keys: Vec::with_capacity(lines), args: Vec::with_capacity(args), sharded: false, beside: false }
     }
 
-    /// The four keys of a line.
+    /// A call about one key that belongs to no line.
+    pub(super) fn beside(script: &'static Script, key: String) -> Call {
+        Call { script, keys: vec![key], args: Vec::new(), sharded: false, beside: true }
+    }
+
+    /// One more ticket, of this line.
     pub(super) fn line(&mut self, name: &Name) {
-        let key = name.key();
-        self.keys.extend(["", ":t", ":q", ":x"].map(|which| format!("fencelock:{{{key}}}{which}")));
+        self.keys.push(line_key(name.key()));
     }
 
-    pub(super) fn arg(&mut self, arg: impl Into<String>) {
+    pub(super) fn arg(&mut self, arg: impl Into<Vec<u8>>) {
         self.args.push(arg.into());
     }
 
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(verb);
-        cmd.arg(script).arg(self.keys.len() + 1);
-        for key in &self.keys {
-            cmd.arg(key);
+    #[allow(dead_code, reason = "for clusters")]
+    /// The same for a cluster, taken apart: one call for each line, and which of the answers are its own.
+    pub(super) fn by_line(self) -> Vec<(Call, Vec<usize>)> {
+        let count = self.keys.len().max(1);
+        let each = self.args.len() / count;
+        let mut calls: Vec<(Call, Vec<usize>)> = Vec::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let mut args = self.args.into_iter();
+        for (at, key) in self.keys.into_iter().enumerate() {
+            let which = *known.entry(key.clone()).or_insert(calls.len());
+            if which == calls.len() {
+                let call = Call {
+                    script: self.script,
+                    keys: Vec::new(),
+                    args: Vec::new(),
+                    sharded: true,
+                    beside: self.beside,
+                };
+                calls.push((call, Vec::new()));
+            }
+            let (call, answers) = &mut calls[which];
+            call.keys.push(key);
+            call.args.extend(args.by_ref().take(each));
+            answers.push(at);
         }
-        cmd.arg(WATCH_KEY);
+        calls
+    }
+
+    #[allow(dead_code, reason = "for clusters")]
+    /// The key that says where in a cluster it belongs.
+    pub(super) fn key(&self) -> &str {
+        &self.keys[0]
+    }
+
+    fn text(&self) -> &Text {
+        if self.sharded { &self.script.sharded } else { &self.script.plain }
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let size = self.keys.iter().map(String::len).sum::<usize>() + self.args.iter().map(Vec::len).sum::<usize>();
+        let mut cmd = Cmd::with_capacity(self.keys.len() * 4 + self.args.len() + 4, size + script.len() + 64);
+        cmd.arg(verb).arg(script);
+        if self.sharded && !self.beside {
+            cmd.arg(self.keys.len() * 4 + 1);
+            for key in &self.keys {
+                cmd.arg(key);
+                for which in [":t", ":q", ":x"] {
+                    cmd.arg(format!("{key}{which}"));
+                }
+            }
+            cmd.arg(watch_key(name_in(&self.keys[0]).unwrap_or_default()));
+        } else {
+            cmd.arg(self.keys.len());
+            for key in &self.keys {
+                cmd.arg(key);
+            }
+        }
         for arg in &self.args {
             cmd.arg(arg);
         }
@@ -95,12 +179,12 @@ impl Call {
 
     /// By its hash: what is sent as a rule.
     pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.hash)
+        self.command("EVALSHA", &self.text().hash)
     }
 
     /// In full: for a server that does not know it yet.
     pub(super) fn in_full(&self) -> Cmd {
-        self.command("EVAL", &self.script.source)
+        self.command("EVAL", &self.text().source)
     }
 }
 
@@ -111,9 +195,26 @@ mod tests {
     #[test]
     fn every_script_takes_in_what_all_share() {
         for script in [&ENTER, &LEAVE, &RENEW, &CHANGE, &UPGRADE, &EXPEL, &INSPECT] {
-            assert!(script.source.contains("local function settle"), "{}", script.source);
-            assert!(!script.source.contains(MARK));
+            for text in [&script.plain, &script.sharded] {
+                assert!(text.source.contains("local function settle"), "{}", text.source);
+                assert!(!text.source.contains(MARK));
+            }
+            assert_ne!(script.plain.hash, script.sharded.hash);
         }
+    }
+
+    #[test]
+    fn a_batch_is_taken_apart_by_line() {
+        let mut call = Call::new(&RENEW, 3, 9);
+        for (name, id) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            call.line(&Name::new("", name).unwrap());
+            [id, "lease", "0"].into_iter().for_each(|arg| call.arg(arg));
+        }
+        let parts = call.by_line();
+        assert_eq!(parts.len(), 2);
+        assert_eq!((parts[0].0.key(), &parts[0].1), ("fencelock:{a}", &vec![0, 2]));
+        assert_eq!(parts[0].0.args, ["1", "lease", "0", "3", "lease", "0"].map(|arg| arg.as_bytes().to_vec()));
+        assert_eq!((parts[1].0.keys.len(), &parts[1].1), (1, &vec![1]));
     }
 
     #[test]

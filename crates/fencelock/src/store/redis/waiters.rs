@@ -5,8 +5,8 @@
 
 use crate::clock::Moment;
 use crate::name::Name;
-use crate::store::{Place, TicketId, Waited};
-use std::collections::{HashMap, HashSet};
+use crate::store::{Place, TicketId, Tickets, Waited};
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -37,14 +37,14 @@ pub(super) struct Waiters {
 }
 
 struct Book {
-    waiters: HashMap<TicketId, Waiter>,
+    waiters: Tickets<Waiter>,
     /// Nothing is due before this.
     due: Moment,
 }
 
 impl Default for Book {
     fn default() -> Self {
-        Book { waiters: HashMap::new(), due: Moment::FAR }
+        Book { waiters: Tickets::default(), due: Moment::FAR }
     }
 }
 
@@ -58,11 +58,18 @@ struct Waiter {
     lapse: Moment,
     /// When its own lease ends, as far as is known.
     end: Moment,
+    /// A message of it may have been lost, so it is looked at: at once, or, while its enter is under way, as soon as that is
+    /// answered. What the server said before that look does not count.
+    missed: bool,
 }
 
 impl Waiter {
     fn due(&self) -> Moment {
-        self.tick.min(self.lapse).min(self.end)
+        if self.is_missed() { Moment::default() } else { self.tick.min(self.lapse).min(self.end) }
+    }
+
+    fn is_missed(&self) -> bool {
+        self.missed && self.tick != Moment::FAR
     }
 
     fn find(&mut self, found: Waited, now: Moment) -> Vec<Waker> {
@@ -86,6 +93,7 @@ impl Waiters {
             tick: Moment::FAR,
             lapse: Moment::FAR,
             end: Moment::FAR,
+            missed: false,
         };
         // What is known of an earlier ticket with this id says nothing of this one.
         self.book().waiters.entry(place.id).or_insert_with(new).found = None;
@@ -103,13 +111,21 @@ impl Waiters {
     }
 
     /// A message says that it may be gone: the server is asked.
-    pub(super) fn doubt(&self, id: TicketId, now: Moment) {
+    pub(super) fn doubt(&self, id: TicketId) {
         let mut book = self.book();
         let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
-        if waiter.tick != Moment::FAR {
-            waiter.tick = now;
-            self.due_at(book, now);
-        }
+        waiter.missed = true;
+        let due = waiter.due();
+        self.due_at(book, due);
+    }
+
+    /// A message says that a lease ends in its line earlier than it knows of.
+    pub(super) fn lapse_in(&self, id: TicketId, after: Duration, now: Moment) {
+        let mut book = self.book();
+        let Some(waiter) = book.waiters.get_mut(&id).filter(|waiter| waiter.found.is_none()) else { return };
+        waiter.lapse = waiter.lapse.min(now.after(after).after(SLACK));
+        let due = waiter.lapse;
+        self.due_at(book, due);
     }
 
     /// What the server said of it, by whatever verb. Only of tickets that wait here.
@@ -180,11 +196,12 @@ impl Waiters {
         let mut lines: HashSet<Name> = HashSet::new();
         book.waiters.retain(|_, waiter| waiter.found.is_none() || waiter.tick > now);
         for (id, waiter) in &mut book.waiters {
-            let own = waiter.tick.min(waiter.end) <= now;
+            let own = waiter.is_missed() || waiter.tick.min(waiter.end) <= now;
             if own || (waiter.lapse <= now && !lines.contains(&waiter.name)) {
                 lines.insert(waiter.name.clone());
                 places.push(Place { name: waiter.name.clone(), id: *id });
                 waiter.tick = now.after(TICK);
+                waiter.missed = false;
             }
             for moment in [&mut waiter.lapse, &mut waiter.end] {
                 if *moment <= now {
@@ -196,15 +213,12 @@ impl Waiters {
         places
     }
 
-    /// Messages may have been lost: every ticket is due.
-    pub(super) fn doubt_all(&self, now: Moment) {
+    /// Messages may have been lost until now: every ticket is due, those whose enter is under way as soon as it is answered.
+    pub(super) fn doubt_all(&self) {
         let mut book = self.book();
-        for waiter in book.waiters.values_mut().filter(|waiter| waiter.found.is_none() && waiter.tick != Moment::FAR) {
-            waiter.tick = now;
-        }
-        book.due = now;
-        drop(book);
-        self.bell.notify_one();
+        book.waiters.values_mut().filter(|waiter| waiter.found.is_none()).for_each(|waiter| waiter.missed = true);
+        let due = book.waiters.values().map(Waiter::due).min().unwrap_or(Moment::FAR);
+        self.due_at(book, due);
     }
 
     /// What a look at one ticket told of its whole line: when its next lease ends. The line's other tickets that were due for
@@ -313,6 +327,25 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         assert_eq!(waiters.poll(places[0].id, &mut cx), Poll::Ready(Some(Waited::Gone)));
         assert!(waiters.poll(places[1].id, &mut cx).is_pending());
+    }
+
+    #[test]
+    fn an_answer_from_before_a_message_may_have_been_lost_does_not_spare_the_look() {
+        let waiters = Waiters::default();
+        let (answered, under_way) = (place("a"), place("b"));
+        waiters.expect(&answered);
+        waiters.told(answered.id, waiting(30, 30), at(0));
+        waiters.expect(&under_way);
+        waiters.doubt_all();
+        assert!(waiters.due() <= at(1));
+        // Sent before and come after: a renewal of the one, the enter of the other.
+        waiters.told(answered.id, waiting(30, 30), at(1));
+        assert_eq!(waiters.take_due(at(1)), [answered], "an enter that is under way is not asked about");
+        assert!(waiters.due() > at(10));
+        waiters.told(under_way.id, waiting(30, 30), at(1));
+        assert!(waiters.due() <= at(1));
+        assert_eq!(waiters.take_due(at(1)), [under_way]);
+        assert!(waiters.due() > at(10), "once");
     }
 
     #[test]

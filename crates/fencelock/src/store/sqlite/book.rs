@@ -85,7 +85,7 @@ macro_rules! select_ticket {
 macro_rules! select_seen {
     ($rest:literal) => {
         concat!(
-            "SELECT number, weight, waiting, expiry, entered, admitted, mode, owner, host, pid, identity, reason, id ",
+            "SELECT number, weight, waiting, expiry, entered, admitted, mode, owner, host, pid, identity, reason, value, id ",
             "FROM kept WHERE name = ?1 ",
             $rest
         )
@@ -523,9 +523,10 @@ fn read_seen(row: &Row<'_>, now: i64) -> rusqlite::Result<(TicketId, bool, Seen)
         identity: row.get(10)?,
         owner: OwnerId::from_bytes(row.get(7)?).to_string(),
         reason: row.get(11)?,
+        value: row.get(12)?,
         entered: Some(since(row.get(4)?)),
         admitted: row.get::<_, Option<i64>>(5)?.map(since),
         expires_in: Some(Duration::from_nanos(u64::try_from(row.get::<_, i64>(3)?.saturating_sub(now)).unwrap_or(0))),
     };
-    Ok((TicketId::from_bytes(row.get(12)?), row.get::<_, Option<i64>>(2)?.is_some(), seen))
+    Ok((TicketId::from_bytes(row.get(13)?), row.get::<_, Option<i64>>(2)?.is_some(), seen))
 }

@@ -1,0 +1,150 @@
+//! Inside a transaction of tokio-postgres; and the same statements for other drivers.
+
+use super::{InTransaction, Parameter, Statement, Wait, not_got, signed};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+use crate::store::BoxFuture;
+use crate::store::postgres::{SCHEMA, check_schema, of_transaction, seen, spelled};
+use crate::token::Token;
+use std::time::Duration;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Row, Transaction};
+
+/// A holder by lease is looked for this often.
+const AGAIN: Duration = Duration::from_millis(25);
+
+/// A transaction on tables in another schema than `fencelock`.
+pub struct InSchema<'a, 'b> {
+    /// The transaction.
+    pub transaction: &'a mut Transaction<'b>,
+    /// Where the tables are.
+    pub schema: &'a str,
+}
+
+impl std::fmt::Debug for InSchema<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InSchema({})", self.schema)
+    }
+}
+
+/// What [`lock_in`](super::lock_in) runs. The one row's column `what` is 0 if the row is locked, 1 if it was not within the time,
+/// 2 if somebody holds it by a lease; the transaction goes on in any case.
+///
+/// # Errors
+/// `InvalidName`; `InvalidInput` for a schema that is not one.
+pub fn lock_statement(schema: &str, name: &str, wait: Wait) -> Result<Statement> {
+    check_schema(schema)?;
+    Ok(locking(schema, &Name::new("", name)?, wait))
+}
+
+fn locking(schema: &str, name: &Name, wait: Wait) -> Statement {
+    let millis = match wait {
+        Wait::No => Some(0),
+        Wait::AtMost(limit) => Some(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX).min(i64::from(i32::MAX))),
+        Wait::Forever => None,
+    };
+    Statement {
+        text: spelled("SELECT * FROM fencelock.lock_in($1, $2, $3)", schema).into_owned(),
+        parameters: vec![
+            Parameter::Text(Some(name.key().into())),
+            Parameter::Text(name.long().map(crate::store::sql::text)),
+            Parameter::Number(millis),
+        ],
+    }
+}
+
+/// What [`fence_in`](super::fence_in) runs. The one row's column `accepted` says whether the write may go on; if not,
+/// `overtaken_by` is the token that stood in the way.
+///
+/// # Errors
+/// `InvalidInput` for a schema that is not one, `Unsupported` for a token that the database cannot keep.
+pub fn fence_statement(schema: &str, token: &Token) -> Result<Statement> {
+    check_schema(schema)?;
+    let (number, alone) = signed(token)?;
+    Ok(Statement {
+        text: spelled("SELECT * FROM fencelock.fence_in($1, $2, $3, $4)", schema).into_owned(),
+        parameters: vec![
+            Parameter::Text(Some(token.name().into())),
+            Parameter::Text(Some(token.label().into())),
+            Parameter::Number(Some(number)),
+            Parameter::Truth(alone),
+        ],
+    })
+}
+
+async fn run(transaction: &Transaction<'_>, statement: &Statement) -> Result<Row> {
+    let parameters: Vec<_> = statement
+        .parameters
+        .iter()
+        .map(|parameter| match parameter {
+            Parameter::Text(text) => (text as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT),
+            Parameter::Number(number) => (number as _, Type::INT8),
+            Parameter::Truth(truth) => (truth as _, Type::BOOL),
+        })
+        .collect();
+    let rows = transaction.query_typed(&statement.text, &parameters).await.map_err(of_transaction)?;
+    rows.into_iter().next().ok_or_else(|| Error::new(ErrorKind::Broken, "the database gave no answer"))
+}
+
+fn get<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, column: &str) -> Result<T> {
+    row.try_get(column).map_err(|error| {
+        Error::new(ErrorKind::Broken, "the database answered something that this version does not understand")
+            .caused_by(error)
+    })
+}
+
+async fn lock(transaction: &Transaction<'_>, schema: &str, name: &Name, wait: Wait) -> Result<()> {
+    check_schema(schema)?;
+    let clock = Clock::system();
+    let began = clock.now();
+    loop {
+        let left = match wait {
+            Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(clock.now().since(began))),
+            other => other,
+        };
+        let row = run(transaction, &locking(schema, name, left)).await?;
+        match get::<i32>(&row, "what")? {
+            0 => return Ok(()),
+            1 => return Err(not_got(name, wait)),
+            _ => {}
+        }
+        let holder = seen(&row)?.map(|(_, seen)| seen);
+        match left {
+            Wait::No => return Err(Error::new(ErrorKind::Held, "held").named(name.shown()).held_by(holder)),
+            Wait::AtMost(Duration::ZERO) => {
+                let message = format!("timed out after {}", crate::error::spoken(clock.now().since(began)));
+                return Err(Error::new(ErrorKind::TimedOut, message).named(name.shown()).held_by(holder));
+            }
+            _ => clock.sleep_until(clock.now().after(AGAIN)).await,
+        }
+    }
+}
+
+async fn fence(transaction: &Transaction<'_>, schema: &str, token: &Token) -> Result<Option<u64>> {
+    let row = run(transaction, &fence_statement(schema, token)?).await?;
+    if get(&row, "accepted")? {
+        return Ok(None);
+    }
+    Ok(Some(get::<Option<i64>>(&row, "overtaken_by")?.and_then(|by| u64::try_from(by).ok()).unwrap_or(0)))
+}
+
+impl InTransaction for Transaction<'_> {
+    fn lock_line<'a>(&'a mut self, name: &'a Name, wait: Wait) -> BoxFuture<'a, Result<()>> {
+        Box::pin(lock(self, SCHEMA, name, wait))
+    }
+
+    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(fence(self, SCHEMA, token))
+    }
+}
+
+impl InTransaction for InSchema<'_, '_> {
+    fn lock_line<'a>(&'a mut self, name: &'a Name, wait: Wait) -> BoxFuture<'a, Result<()>> {
+        Box::pin(lock(self.transaction, self.schema, name, wait))
+    }
+
+    fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(fence(self.transaction, self.schema, token))
+    }
+}

@@ -1,0 +1,321 @@
+//! The MySQL and MariaDB store: lines and tickets are rows, each verb is one script of statements and so one round trip.
+//!
+//! # The tables
+//!
+//! `fencelock_layout`, `fencelock_line`, `fencelock_ticket` and others, in the database that the URL names. They are made at the first
+//! connection, if the user may; concurrent first connections are safe. With `?migrate=off` nothing is made: run what
+//! [`MysqlStore::layout`] prints, once, as somebody who may. After that a user needs
+//!
+//! ```sql
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.* TO 'app'@'%';
+//! ```
+//!
+//! No stored routines are needed. Lapsed tickets and lines that nobody uses are taken out by whoever makes new ones; numbers go
+//! on all the same, above a floor that is raised first. Needs window functions (MySQL 8, MariaDB 10.2) and, where there is a
+//! binary log, one in row or mixed format: transactions are read-committed, since the gaps that a stricter level locks are what
+//! InnoDB deadlocks on.
+//!
+//! # What to expect
+//!
+//! Leases are measured on the database's clock (`SYSDATE`): a step of it frees or keeps tickets by as much. The database cannot
+//! tell anybody anything, so one poller per process looks for all who wait in it: an eighth of the time that nothing has
+//! happened goes by between two looks, 5 ms at least and 225 ms at most. Within a process a release wakes the next one at once.
+//! Whoever is put out learns of it at its next renewal.
+
+use super::{
+    BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
+    Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch, sql,
+};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+use client::Client;
+use futures_util::future::{Either, select};
+use mysql_async::{Opts, OptsBuilder, SslOpts};
+use std::collections::BTreeMap;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+pub(crate) use fault::of_transaction;
+pub(crate) use verbs::seen;
+
+mod attend;
+mod client;
+mod fault;
+mod registers;
+mod verbs;
+
+/// The layout that this version reads and writes.
+const VERSION: &str = "1";
+
+/// A store in a MySQL or MariaDB database. Each value is a client of its own.
+#[derive(Debug)]
+pub struct MysqlStore {
+    client: Arc<Client>,
+    label: Arc<str>,
+}
+
+impl MysqlStore {
+    /// Connects, and makes the tables if they are missing.
+    ///
+    /// `url` is `mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE`. The options are those of the URL's query: `migrate` (`on`,
+    /// `off`), `tls` (`off`, `on`: certificates are checked), `ca` (a PEM file; the well-known authorities by default).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a URL or option that makes no sense; `Unavailable` if there is no answer; `Denied` if the database
+    /// refuses the user, or the tables are missing and the user may not make them; `Broken` for an unknown layout.
+    pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<MysqlStore> {
+        let (opts, address, migrate) = parse(url, options)?;
+        let client = Client::new(opts, address, Clock::system());
+        let store = MysqlStore { client, label: "mysql".into() };
+        store.check_layout(migrate).await?;
+        Ok(store)
+    }
+
+    /// The same store, with another label on its tokens.
+    #[must_use]
+    pub fn label(mut self, label: &str) -> MysqlStore {
+        self.label = label.into();
+        self
+    }
+
+    /// The SQL that makes the tables. It may be run again.
+    #[must_use]
+    pub fn layout() -> &'static str {
+        include_str!("mysql/tables.sql")
+    }
+
+    /// Takes out lapsed tickets and every line that nobody has used for `idle`, and says how many lines that were. Clients do
+    /// this by themselves, bit by bit, while they make new lines. Two round trips for 500 lines.
+    ///
+    /// # Errors
+    /// Whatever keeps the database from answering.
+    pub async fn reap(&self, idle: Duration) -> Result<u64> {
+        let mut after: Option<Vec<u8>> = None;
+        let mut all = 0;
+        loop {
+            let (upto, reaped) = verbs::reap(&self.client, after.as_deref(), attend::REAPED, idle).await?;
+            all += reaped;
+            if upto.is_none() {
+                return Ok(all);
+            }
+            after = upto;
+        }
+    }
+
+    /// Makes sure that the tables are there and that we know them: one round trip, or three the first time.
+    async fn check_layout(&self, migrate: bool) -> Result<()> {
+        const LOOK: &str = "SELECT CAST(version AS CHAR) FROM fencelock_layout;";
+        let client = &self.client;
+        let mut found = client.try_run(LOOK).await?;
+        let missing = match &found {
+            Err(error) => fault::is_missing(error),
+            // Somebody is making them at this moment, or gave up half-way.
+            Ok(answers) => answers.first().is_some_and(Vec::is_empty),
+        };
+        if migrate && missing {
+            client.run(MysqlStore::layout()).await.map_err(|error| match error.kind() {
+                ErrorKind::Denied => {
+                    let cure = "have them made by somebody who may";
+                    let message =
+                        format!("the tables are missing and this user may not make them: {}; {cure}", error.message());
+                    Error::new(ErrorKind::Denied, message)
+                }
+                _ => error,
+            })?;
+            found = client.try_run(LOOK).await?;
+        }
+        let answers = found.map_err(|error| fault::of_call(error, &client.address))?;
+        let version: Option<String> = answers.first().and_then(|rows| rows.first()).and_then(|row| row.get(0));
+        if version.as_deref() == Some(VERSION) {
+            return Ok(());
+        }
+        let there = version.unwrap_or_else(|| "none".into());
+        let message = format!("the tables have layout {there}, this version knows {VERSION} only");
+        Err(Error::new(ErrorKind::Broken, message))
+    }
+}
+
+/// Where the database is, for the driver and for people, and whether the tables may be made.
+fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<(Opts, String, bool)> {
+    let invalid = |message: &str| Error::new(ErrorKind::InvalidInput, message);
+    // The driver's error may quote the URL, password and all.
+    let opts = Opts::from_url(url)
+        .map_err(|_| invalid("not a URL of the form mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE"))?;
+    let Some(database) = opts.db_name().filter(|name| !name.is_empty()) else {
+        return Err(invalid("the URL names no database"));
+    };
+    let address = format!("mysql://{}:{}/{database}", opts.ip_or_hostname(), opts.tcp_port());
+    let option = |key: &str| options.get(key).map(String::as_str);
+    match option("mode") {
+        None | Some("rows") => {}
+        Some(_) => {
+            return Err(Error::new(ErrorKind::Unsupported, "this version knows no other mode than rows on MySQL"));
+        }
+    }
+    let migrate = match option("migrate") {
+        None | Some("on") => true,
+        Some("off") => false,
+        Some(_) => return Err(invalid("migrate is on or off")),
+    };
+    let ssl = match option("tls") {
+        None | Some("off") => None,
+        Some("on") => {
+            let roots = option("ca").map(|path| std::path::PathBuf::from(path).into());
+            let ssl = SslOpts::default().with_disable_built_in_roots(roots.is_some());
+            Some(ssl.with_root_certs(roots.into_iter().collect()))
+        }
+        Some(_) => return Err(invalid("tls is on or off")),
+    };
+    let opts = OptsBuilder::from_opts(opts)
+        .ssl_opts(ssl)
+        .prefer_socket(false)
+        .stmt_cache_size(0)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(10)));
+    Ok((opts.into(), address, migrate))
+}
+
+impl Drop for MysqlStore {
+    fn drop(&mut self) {
+        self.client.close();
+    }
+}
+
+impl Store for MysqlStore {
+    fn info(&self) -> Info {
+        Info {
+            kind: "mysql",
+            label: self.label.clone(),
+            address: self.client.address.clone(),
+            clock: self.client.clock.clone(),
+        }
+    }
+
+    fn capability(&self) -> Capability {
+        Capability {
+            fencing: Fencing::SingleNode,
+            queue: Queue::Fifo,
+            wake: Wake::Poll,
+            lifetime: Lifetime::Ticket,
+            reach: Reach::Network,
+            weights: Weights::Any,
+            atomic_batch: 64,
+            settable_token: true,
+            upgrade: true,
+            expel: true,
+            shortest_lease: Duration::from_millis(100),
+            longest_lease: Duration::from_secs(365 * 86_400),
+        }
+    }
+
+    fn attach(&self, host: Host) {
+        // Whoever attaches a second time has its work done on the first one's thread.
+        let _ = self.client.host.set(host);
+    }
+
+    fn enter<'a>(&'a self, batch: &'a [Enter]) -> BoxFuture<'a, Result<Vec<Entered>>> {
+        Box::pin(async move {
+            check_batch(batch, &self.capability())?;
+            verbs::enter(&self.client, batch).await
+        })
+    }
+
+    /// One round trip at first; after that the poller looks for all who wait in this process.
+    fn wait<'a>(&'a self, place: &'a Place, until: Moment) -> BoxFuture<'a, Result<Waited>> {
+        Box::pin(async move {
+            let client = &self.client;
+            let listening = client.ears.listen(place);
+            client.stir();
+            attend::start(client);
+            let here = std::slice::from_ref(place);
+            let found = verbs::look(client, here).await?.pop().unwrap_or(Waited::Gone);
+            if found != Waited::Waiting {
+                return Ok(found);
+            }
+            client.bell.ring();
+            match select(pin!(listening.hear()), client.clock.sleep_until(until)).await {
+                Either::Left((found, _)) => Ok(found),
+                Either::Right(_) => Ok(verbs::look(client, here).await?.pop().unwrap_or(Waited::Gone)),
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [Renew]) -> BoxFuture<'a, Result<Vec<Renewed>>> {
+        Box::pin(verbs::renew(&self.client, batch))
+    }
+
+    fn leave<'a>(&'a self, batch: &'a [Place]) -> BoxFuture<'a, Result<Vec<Presence>>> {
+        Box::pin(verbs::leave(&self.client, batch))
+    }
+
+    fn change<'a>(
+        &'a self,
+        place: &'a Place,
+        weight: Option<u32>,
+        note: Option<Note>,
+    ) -> BoxFuture<'a, Result<Presence>> {
+        Box::pin(verbs::change(&self.client, place, weight, note))
+    }
+
+    fn upgrade<'a>(&'a self, place: &'a Place, new: TicketId) -> BoxFuture<'a, Result<Upgraded>> {
+        Box::pin(verbs::upgrade(&self.client, place, new))
+    }
+
+    fn expel<'a>(&'a self, name: &'a Name, token: u64) -> BoxFuture<'a, Result<Presence>> {
+        Box::pin(verbs::expel(&self.client, name, token))
+    }
+
+    /// No round trip; then one for all that is watched, several times a second.
+    fn watch<'a>(&'a self, scope: Scope) -> BoxFuture<'a, Result<BoxStream<'static, Hint>>> {
+        Box::pin(async move {
+            let client = &self.client;
+            *sql::lock(&client.watched).entry(scope.clone()).or_default() += 1;
+            let watching = Watching { hints: client.hints.subscribe(scope.clone()), client: client.clone(), scope };
+            attend::start(client);
+            client.bell.ring();
+            Ok(Box::pin(watching) as BoxStream<'static, Hint>)
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
+        Box::pin(verbs::inspect(&self.client, name))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<Listed>>> {
+        Box::pin(verbs::list(&self.client, prefix, after, limit))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move { self.client.close() })
+    }
+}
+
+/// A stream of hints; with the last one of a scope it is no longer looked at.
+struct Watching {
+    hints: BoxStream<'static, Hint>,
+    client: Arc<Client>,
+    scope: Scope,
+}
+
+impl futures_core::Stream for Watching {
+    type Item = Hint;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {
+        self.hints.as_mut().poll_next(cx)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut watched = sql::lock(&self.client.watched);
+        if let Some(count) = watched.get_mut(&self.scope) {
+            *count -= 1;
+            if *count == 0 {
+                watched.remove(&self.scope);
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! One client of the database: its connections, the scripts it sends, and who waits here.
+//!
+//! Each runtime that calls has up to [`CONNECTIONS`] of its own, opened when they are needed. A script is one packet and so one
+//! round trip; a connection whose script failed or was given up is closed, which rolls back whatever was open on it.
+
+use super::fault;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::hints::Hints;
+use crate::store::sql::{Bell, Ears, client_name, lock};
+use crate::store::{Host, Scope, TicketId};
+use futures_core::future::BoxFuture;
+use futures_util::future::{Either, select};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts, Row};
+use std::collections::HashMap;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
+
+/// Scripts of one runtime that can be under way at once.
+const CONNECTIONS: usize = 4;
+/// We give up a call after this long; the server gives up waiting for a line's lock a little earlier.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A script that the database rolled back for another one's sake is sent again this often.
+const TRIES: u32 = 5;
+
+/// What a connection is told first.
+const SESSION: &[&str] = &[
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = 4, autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'",
+];
+
+/// What every script ends with.
+const DONE: &str = "SELECT 'done'";
+
+/// The rows of each statement that had any to give.
+pub(super) type Answers = Vec<Vec<Row>>;
+
+pub(super) struct Client {
+    opts: Opts,
+    pub(super) address: String,
+    pub(super) clock: Clock,
+    pub(super) me: String,
+    pub(super) ears: Ears,
+    pub(super) hints: Hints,
+    /// What this client watches, and how many streams there are of it.
+    pub(super) watched: Mutex<HashMap<Scope, usize>>,
+    pub(super) host: OnceLock<Host>,
+    pub(super) bell: Bell,
+    /// When somebody in a line that we wait in may lapse.
+    pub(super) lapse: Mutex<Moment>,
+    /// Since when nothing has happened to those who wait here.
+    pub(super) stirred: Mutex<Moment>,
+    pub(super) attended: AtomicBool,
+    /// Lines made since the last look for abandoned ones.
+    pub(super) made: AtomicU64,
+    pub(super) closed: AtomicBool,
+    slots: Mutex<HashMap<Id, Arc<Slot>>>,
+    /// Enters that were sent and not answered yet; whoever holds a receiver learns of the end.
+    unanswered: Mutex<HashMap<TicketId, Vec<watch::Receiver<()>>>>,
+    itself: Weak<Client>,
+}
+
+/// The connections of one runtime.
+struct Slot {
+    free: tokio::sync::Semaphore,
+    idle: Mutex<Vec<Conn>>,
+}
+
+impl Client {
+    pub(super) fn new(opts: Opts, address: String, clock: Clock) -> Arc<Client> {
+        Arc::new_cyclic(|itself| Client {
+            opts,
+            address,
+            me: client_name(),
+            ears: Ears::default(),
+            hints: Hints::default(),
+            watched: Mutex::default(),
+            host: OnceLock::new(),
+            bell: Bell::default(),
+            lapse: Mutex::new(Moment::FAR),
+            stirred: Mutex::new(clock.now()),
+            attended: AtomicBool::new(false),
+            made: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            slots: Mutex::default(),
+            unanswered: Mutex::default(),
+            itself: itself.clone(),
+            clock,
+        })
+    }
+
+    /// For the client's own task.
+    pub(super) fn arc(&self) -> Arc<Client> {
+        self.itself.upgrade().expect("whoever calls has one")
+    }
+
+    /// The runtime that the library's own work is done on.
+    pub(super) fn own_runtime(&self) -> Option<Handle> {
+        self.host.get().map(|host| host.runtime().clone()).or_else(|| Handle::try_current().ok())
+    }
+
+    /// Something that must not take for ever. Runs on our own clock: the caller's runtime may have none.
+    async fn within<T>(&self, what: &str, future: impl Future<Output = T>) -> Result<T> {
+        let limit = self.clock.sleep_until(self.clock.now().after(PATIENCE));
+        match select(pin!(future), limit).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(_) => {
+                let (address, secs) = (&self.address, PATIENCE.as_secs());
+                Err(Error::new(ErrorKind::Unavailable, format!("{address} did not answer within {secs} s ({what})")))
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Conn> {
+        let opening = async {
+            let mut conn = Conn::new(self.opts.clone()).await?;
+            for told in SESSION {
+                conn.query_drop(*told).await?;
+            }
+            Ok::<_, mysql_async::Error>(conn)
+        };
+        self.within("connect", opening).await?.map_err(|error| fault::of_connecting(error, &self.address))
+    }
+
+    /// Sends a script: one round trip, once a connection is open.
+    pub(super) async fn run(&self, script: &str) -> Result<Answers> {
+        self.try_run(script).await?.map_err(|error| fault::of_call(error, &self.address))
+    }
+
+    /// The same for an enter of these tickets. Should the caller give it up, it goes on in the background: the server carries
+    /// it out anyhow, and a [`leave`](Client::answered) must come behind it.
+    pub(super) async fn run_entering(&self, ids: Vec<TicketId>, script: String) -> Result<Answers> {
+        let (sender, receiver) = watch::channel(());
+        for id in &ids {
+            lock(&self.unanswered).entry(*id).or_default().push(receiver.clone());
+        }
+        let pending = Pending { client: self.arc(), ids, receiver, _sender: sender };
+        let client = self.arc();
+        let running = async move {
+            let answer = client.run(&script).await;
+            drop(pending);
+            answer
+        };
+        Lasting(Some(Box::pin(running))).await
+    }
+
+    /// Waits until no enter of this ticket is under way.
+    pub(super) async fn answered(&self, id: TicketId) -> Result<()> {
+        loop {
+            let Some(mut one) = lock(&self.unanswered).get(&id).and_then(|all| all.first().cloned()) else {
+                return Ok(());
+            };
+            // It ends with an error, when the other end goes.
+            let _ = self.within("enter", one.changed()).await?;
+        }
+    }
+
+    /// The same, with the driver's own error where the server refused it.
+    pub(super) async fn try_run(&self, script: &str) -> Result<Result<Answers, mysql_async::Error>> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "the store was closed"));
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            return Err(Error::new(ErrorKind::Unsupported, "MySQL can only be called from a tokio runtime"));
+        };
+        let slot = {
+            let mut slots = lock(&self.slots);
+            let new = || Slot { free: tokio::sync::Semaphore::new(CONNECTIONS), idle: Mutex::default() };
+            slots.entry(runtime.id()).or_insert_with(|| Arc::new(new())).clone()
+        };
+        let _turn = self.within("turn", slot.free.acquire()).await?;
+        let mut tries = 0;
+        loop {
+            let idle = lock(&slot.idle).pop();
+            let fresh = idle.is_none();
+            let mut conn = match idle {
+                Some(conn) => conn,
+                None => self.open().await?,
+            };
+            let answer = match self.within("script", answers(&mut conn, script)).await {
+                Ok(answer) => answer,
+                Err(late) => return Err(late.effect_unknown()),
+            };
+            match answer {
+                Ok(answers) => {
+                    lock(&slot.idle).push(conn);
+                    return Ok(Ok(answers));
+                }
+                Err(error) if fault::is_transient(&error) && tries < TRIES => {
+                    tries += 1;
+                    let pause = Duration::from_millis(fastrand::u64(1..=10 << tries));
+                    self.clock.sleep_until(self.clock.now().after(pause)).await;
+                }
+                // Every script may be repeated. A connection that stood idle may have been closed by the server.
+                Err(mysql_async::Error::Io(_) | mysql_async::Error::Driver(_)) if !fresh && tries < TRIES => tries += 1,
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+
+    /// Something has happened to those who wait here: it is worth looking more often.
+    pub(super) fn stir(&self) {
+        *lock(&self.stirred) = self.clock.now();
+    }
+
+    /// Somebody in a line that we wait in may lapse then.
+    pub(super) fn expect_lapse(&self, rest: Duration) {
+        let at = self.clock.now().after(rest);
+        let mut lapse = lock(&self.lapse);
+        if at < *lapse {
+            *lapse = at;
+            drop(lapse);
+            self.bell.ring();
+        }
+    }
+
+    /// Ends the task and the connections.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.bell.ring();
+        lock(&self.slots).clear();
+    }
+}
+
+/// An enter that is under way.
+struct Pending {
+    client: Arc<Client>,
+    ids: Vec<TicketId>,
+    receiver: watch::Receiver<()>,
+    _sender: watch::Sender<()>,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut unanswered = lock(&self.client.unanswered);
+        for id in &self.ids {
+            if let Some(all) = unanswered.get_mut(id) {
+                all.retain(|one| !one.same_channel(&self.receiver));
+                if all.is_empty() {
+                    unanswered.remove(id);
+                }
+            }
+        }
+    }
+}
+
+/// A future that goes on by itself when it is dropped.
+struct Lasting<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> Future for Lasting<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(running) = &mut self.0 else { return Poll::Pending };
+        let done = running.as_mut().poll(cx);
+        if done.is_ready() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Lasting<T> {
+    fn drop(&mut self) {
+        // Where there is no runtime, its connections are gone as well.
+        if let (Some(running), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(running);
+        }
+    }
+}
+
+/// Everything that a script answers.
+pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
+    let mut result = conn.query_iter(format!("{script}\n{DONE}")).await?;
+    let mut all = Vec::new();
+    while !result.is_empty() {
+        let has_columns = result.columns().is_some_and(|columns| !columns.is_empty());
+        let rows = result.collect::<Row>().await?;
+        if has_columns {
+            all.push(rows);
+        }
+    }
+    // The error of a later statement is only told to whoever asks for one result more.
+    result.collect::<Row>().await?;
+    // Nothing of a script counts unless it ran to its end.
+    let done: Option<String> = all.pop().and_then(|rows| rows.first().and_then(|row| row.get(0)));
+    if done.as_deref() == Some("done") {
+        Ok(all)
+    } else {
+        Err(mysql_async::DriverError::UnexpectedPacket { payload: Vec::new() }.into())
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.address)
+    }
+}

@@ -1,0 +1,7 @@
+-- Joins a line unless the batch was refused: {i}, {name}, {id}, {weight}, {capacity}, {mode}, {client}, {owner}, {held}, {host},
+-- {pid}, {identity}, {reason}, {value}.
+SET @n{i} = COALESCE(@k{i}, IF(@l{i} = 0, @floor, @l{i}) + 1);
+INSERT INTO fencelock_ticket SELECT {name}, @n{i}, {id}, {weight}, {capacity}, {mode}, {client}, @now, NULL, @now, {owner},
+  {held}, {host}, {pid}, {identity}, {reason}, {value} FROM DUAL WHERE @refused = 0 AND @k{i} IS NULL;
+SET @s{i} = @s{i} + ROW_COUNT();
+UPDATE fencelock_line SET last = @n{i} WHERE name = {name} AND @refused = 0 AND @k{i} IS NULL;

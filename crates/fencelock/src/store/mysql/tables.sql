@@ -1,0 +1,60 @@
+-- fencelock on MySQL and MariaDB: the tables of layout 1. Every statement may be run again.
+--
+-- A line has one row, which every script locks first; a batch locks lines in the order of their names. Tickets are only ever
+-- touched behind that lock, and a ticket's key never comes back, so nothing here can deadlock. Times are microseconds of the
+-- database's clock. Text is UTF-8, kept as bytes.
+CREATE TABLE IF NOT EXISTS fencelock_layout (
+  one TINYINT NOT NULL PRIMARY KEY,
+  version INT NOT NULL,
+  floor BIGINT NOT NULL          -- numbers of lines that were taken out are at most this
+) ENGINE = InnoDB;
+
+CREATE TABLE IF NOT EXISTS fencelock_line (
+  name VARBINARY(250) NOT NULL PRIMARY KEY,
+  said BLOB,                     -- what the name stands for, where it is a hash
+  last BIGINT NOT NULL,          -- the last number given; 0: none yet, begin above the floor
+  touched BIGINT NOT NULL,       -- when it changed last
+  kept TINYINT NOT NULL          -- 1: transactions lock it, it is never taken out
+) ENGINE = InnoDB;
+
+CREATE TABLE IF NOT EXISTS fencelock_ticket (
+  name VARBINARY(250) NOT NULL,
+  number BIGINT NOT NULL,
+  id BINARY(16) NOT NULL,
+  weight INT NOT NULL,
+  capacity INT NOT NULL,
+  mode TINYINT NOT NULL,         -- 0 exclusive, 1 shared, 2 permits
+  client VARBINARY(32) NOT NULL,
+  entered BIGINT NOT NULL,
+  admitted BIGINT,
+  expiry BIGINT NOT NULL,
+  owner BINARY(16) NOT NULL,
+  held BLOB NOT NULL,            -- what the owner held already, separated by spaces
+  host BLOB NOT NULL,
+  pid BIGINT NOT NULL,
+  identity BLOB NOT NULL,
+  reason BLOB,
+  value BLOB,
+  PRIMARY KEY (name, number),
+  KEY (id)
+) ENGINE = InnoDB;
+
+-- What a resource in this database has accepted, per lock and label of the store that the lock is in: see the module `fence`.
+CREATE TABLE IF NOT EXISTS fencelock_mark (
+  name VARBINARY(250) NOT NULL,
+  label VARBINARY(200) NOT NULL,
+  exclusive_mark BIGINT NOT NULL,
+  shared_mark BIGINT NOT NULL,
+  PRIMARY KEY (name, label)
+) ENGINE = InnoDB;
+
+-- Registers: see store_if.sql. A row with version 0 is about to be one, or was left by somebody who gave up: there is no value.
+CREATE TABLE IF NOT EXISTS fencelock_register (
+  name VARBINARY(250) NOT NULL PRIMARY KEY,
+  said BLOB,                     -- what the name stands for, where it is a hash
+  version BIGINT NOT NULL,
+  written VARBINARY(16) NOT NULL, -- the id of the write that it came by
+  value LONGBLOB
+) ENGINE = InnoDB;
+
+INSERT IGNORE INTO fencelock_layout VALUES (1, 1, 0);

@@ -1,0 +1,42 @@
+//! The conformance suite on the PostgreSQL store: a real server, other processes included.
+
+#[path = "postgres_store/server.rs"]
+#[allow(dead_code, reason = "the store's own tests use the rest")]
+mod server;
+#[path = "sql_store/under.rs"]
+mod under;
+
+use fencelock::beside::Beside;
+use fencelock::store::Store;
+use fencelock::store::postgres::PostgresStore;
+use fencelock_testkit::Provider;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn main() {
+    fencelock_testkit::be_a_worker_if_asked();
+    let url = under::a_server(|| {
+        let server = server::Server::start(&[]);
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+        (server, url)
+    });
+    let at = url.clone();
+    let open = move || {
+        let url = at.clone();
+        async move {
+            let store = PostgresStore::connect(&url, &Default::default()).await;
+            Arc::new(store.expect("the store opens")) as Arc<dyn Store>
+        }
+    };
+    let at = url.clone();
+    let registers = move || {
+        let url = at.clone();
+        async move {
+            let store = PostgresStore::connect(&url, &Default::default()).await;
+            Beside::nothing().with_registers(Arc::new(store.expect("the store opens")))
+        }
+    };
+    fencelock_testkit::main(
+        Provider::new("postgres", open).lease(Duration::from_secs(2)).url(&url).registers(registers),
+    );
+}

@@ -1,0 +1,81 @@
+//! The MySQL store on a real MariaDB: the rule, several processes, loss of connections and servers, rights, the tables' size.
+//! What every store must do is in the conformance suite.
+
+#[path = "mysql_store/faults.rs"]
+mod faults;
+#[path = "sql_store/histories.rs"]
+mod histories;
+#[path = "sql_store/processes.rs"]
+mod processes;
+#[path = "mysql_store/server.rs"]
+mod server;
+#[path = "mysql_store/tables.rs"]
+mod tables;
+#[path = "mysql_store/telling.rs"]
+mod telling;
+#[path = "mysql_store/transactions.rs"]
+mod transactions;
+
+use fencelock::line::WHOLE;
+use fencelock::name::Name;
+use fencelock::store::mysql::MysqlStore;
+use fencelock::store::{Enter, Kind, Note, OwnerId, Place, TicketId};
+use mysql_async::prelude::Queryable;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server, and the URL of a store in it that no other test uses.
+async fn fresh() -> (Arc<server::Server>, String) {
+    let server = tokio::task::spawn_blocking(server::Server::shared).await.expect("a server");
+    let url = server.url(&server.database().await);
+    (server, url)
+}
+
+/// How many deadlocks there have been.
+async fn deadlocks(server: &server::Server) -> i64 {
+    let row: Option<(String, i64)> =
+        server.sql("mysql").await.query_first("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").await.expect("a count");
+    row.expect("MariaDB counts them").1
+}
+
+async fn open(url: &str) -> Arc<MysqlStore> {
+    Arc::new(try_open(url, &[]).await.expect("the store opens"))
+}
+
+async fn try_open(url: &str, options: &[(&str, &str)]) -> fencelock::Result<MysqlStore> {
+    let all: BTreeMap<String, String> = options.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    MysqlStore::connect(url, &all).await
+}
+
+fn place(name: &str) -> Place {
+    Place { name: Name::new("", name).expect("a good name"), id: TicketId::new() }
+}
+
+fn ticket(name: &str, weight: u32, capacity: u32, queue: bool) -> Enter {
+    Enter {
+        place: place(name),
+        kind: if capacity != WHOLE {
+            Kind::Permits
+        } else if weight == WHOLE {
+            Kind::Mutex
+        } else {
+            Kind::Read
+        },
+        weight,
+        capacity,
+        lease: Duration::from_secs(60),
+        queue,
+        owner: OwnerId::new(),
+        held: Vec::new(),
+        note: Note { host: "here".into(), pid: 7, identity: "a test".into(), reason: None, value: None },
+    }
+}
+
+/// Something that must happen soon.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), future).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}: not within 30 s"),
+    }
+}

@@ -1,0 +1,88 @@
+//! What goes wrong, and what becomes of locks then.
+
+use crate::server::Server;
+use crate::{fresh, open, soon, ticket, try_open};
+use fencelock::line::WHOLE;
+use fencelock::store::Store;
+use fencelock::{Effect, ErrorKind, Locks, State};
+use mysql_async::prelude::Queryable;
+use std::time::Duration;
+
+#[tokio::test]
+async fn killed_connections_are_opened_again() {
+    let server = tokio::task::spawn_blocking(|| Server::start(&[])).await.unwrap();
+    let locks = Locks::connect(&server.url(&server.database().await)).await.unwrap();
+    let guard = locks.mutex("kept").lock().await.unwrap();
+    let token = guard.token();
+    let mut sql = server.sql("mysql").await;
+    for round in 0..5 {
+        let others = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'";
+        for id in sql.query::<u64, _>(others).await.unwrap() {
+            // It may have ended by itself.
+            let _ = sql.query_drop(format!("KILL {id}")).await;
+        }
+        let other = soon("another lock", locks.mutex("other").lock()).await.unwrap_or_else(|e| panic!("{round}: {e}"));
+        soon("its release", other.release()).await.unwrap();
+    }
+    soon("a renewal", async {
+        while guard.state() != State::Safe {
+            assert_ne!(guard.state(), State::Lost);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(locks.inspect("kept").await.unwrap().inside[0].token, Some(token.into()));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_still_has_its_tickets() {
+    let server = tokio::task::spawn_blocking(|| Server::start(&[])).await.unwrap();
+    let url = server.url(&server.database().await);
+    let locks = Locks::connect(&url).await.unwrap();
+    let guard = locks.mutex("kept").lock().await.unwrap();
+    let other = Locks::connect(&url).await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = other.mutex("kept");
+        async move { mutex.lock().await }
+    });
+    soon("a place in the line", async {
+        while locks.inspect("kept").await.unwrap().waiting.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    server.stop("TERM");
+    let error = soon("an error", locks.mutex("new").try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    server.run(&[]);
+    let token = guard.token();
+    soon("the release", guard.release()).await.unwrap();
+    let next = soon("the next one", waiting).await.unwrap().unwrap();
+    assert!(u64::from(next.token()) > u64::from(token));
+}
+
+#[tokio::test]
+async fn a_read_only_server_is_an_error_without_effect() {
+    let server = tokio::task::spawn_blocking(|| Server::start(&[])).await.unwrap();
+    let url = server.url(&server.database().await);
+    let mut sql = server.sql("mysql").await;
+    open(&url).await;
+    sql.query_drop("CREATE USER ann@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO ann@'%'").await.unwrap();
+    sql.query_drop("SET GLOBAL read_only = 1").await.unwrap();
+    let store = try_open(&url.replace("root", "ann"), &[]).await.unwrap();
+    let error = store.enter(&[ticket("x", 1, WHOLE, true)]).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
+}
+
+#[tokio::test]
+async fn a_missing_table_or_database_is_told() {
+    let (server, url) = fresh().await;
+    let store = open(&url).await;
+    let database = url.rsplit('/').next().unwrap();
+    server.sql(database).await.query_drop("DROP TABLE fencelock_ticket").await.unwrap();
+    let error = store.enter(&[ticket("x", 1, WHOLE, true)]).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Broken, Effect::None), "{error}");
+    let error = try_open(&server.url("nowhere"), &[]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}

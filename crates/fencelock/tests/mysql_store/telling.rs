@@ -1,0 +1,81 @@
+//! Who learns of what, and what it costs: here nothing is told, one poller looks for all.
+
+use crate::server::Server;
+use crate::{fresh, open, place, soon, ticket};
+use fencelock::Locks;
+use fencelock::clock::Moment;
+use fencelock::line::WHOLE;
+use fencelock::store::{Entered, Hint, Scope, Store, Waited, Wake};
+use futures_util::StreamExt;
+use mysql_async::prelude::Queryable;
+use std::time::Duration;
+
+#[tokio::test]
+async fn a_waiter_of_another_client_learns_of_its_turn() {
+    let (_server, url) = fresh().await;
+    let (a, b) = (open(&url).await, open(&url).await);
+    assert_eq!(a.capability().wake, Wake::Poll);
+    let (first, second) = (ticket("turn", WHOLE, WHOLE, true), ticket("turn", WHOLE, WHOLE, true));
+    a.enter(std::slice::from_ref(&first)).await.unwrap();
+    assert!(matches!(b.enter(std::slice::from_ref(&second)).await.unwrap()[..], [Entered::Queued { .. }]));
+    let waiting = tokio::spawn({
+        let (b, place) = (b.clone(), second.place.clone());
+        async move { b.wait(&place, Moment::FAR).await }
+    });
+    tokio::task::yield_now().await;
+    a.leave(&[first.place]).await.unwrap();
+    assert!(matches!(soon("the grant", waiting).await.unwrap().unwrap(), Waited::Admitted { .. }));
+}
+
+#[tokio::test]
+async fn changes_are_told_to_those_who_watch() {
+    let (_server, url) = fresh().await;
+    let (watcher, other) = (open(&url).await, open(&url).await);
+    let name = place("watched/x").name;
+    let mut one = watcher.watch(Scope::Name(name.clone())).await.unwrap();
+    let mut all = watcher.watch(Scope::Prefix("watched/".into())).await.unwrap();
+    let concerns = |hint| hint == Some(Hint::Changed(name.clone())) || hint == Some(Hint::Somewhere);
+    let entered = ticket("watched/x", WHOLE, WHOLE, true);
+    other.enter(std::slice::from_ref(&entered)).await.unwrap();
+    assert!(concerns(soon("a hint", one.next()).await));
+    assert!(concerns(soon("a hint", all.next()).await));
+    other.leave(&[entered.place]).await.unwrap();
+    assert!(concerns(soon("a hint", one.next()).await));
+}
+
+#[tokio::test]
+async fn a_crowd_that_waits_costs_next_to_nothing() {
+    let server = tokio::task::spawn_blocking(|| Server::start(&[])).await.unwrap();
+    let url = server.url(&server.database().await);
+    let (locks, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    let guard = other.mutex("crowd").lock().await.unwrap();
+    let crowd: Vec<_> = (0..100)
+        .map(|_| {
+            let mutex = locks.mutex("crowd");
+            tokio::spawn(async move { mutex.lock().await.map(drop) })
+        })
+        .collect();
+    soon("all in line", async {
+        while other.inspect("crowd").await.unwrap().waiting.len() < 100 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    let mut sql = server.sql("mysql").await;
+    let mut packets = async || {
+        // Packets that came in from clients: a script is one, however many statements it has.
+        let row: Option<(String, i64)> = sql.query_first("SHOW GLOBAL STATUS LIKE 'Com_select'").await.unwrap();
+        row.unwrap().1
+    };
+    // The poller slows down as long as nothing happens.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let before = packets().await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let cost = packets().await - before;
+    // A look has three selects; five looks a second at most, and a renewal of everybody.
+    assert!(cost <= 3 * 5 * 4 + 350, "{cost} selects in four seconds");
+    guard.release().await.unwrap();
+    for one in crowd {
+        soon("its turn", one).await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,82 @@
+//! The PostgreSQL store on a real server: the rule, several processes, loss of connections and servers, rights, the tables'
+//! size. What every store must do is in the conformance suite.
+
+#[path = "postgres_store/faults.rs"]
+mod faults;
+#[path = "sql_store/histories.rs"]
+mod histories;
+#[path = "sql_store/processes.rs"]
+mod processes;
+#[path = "postgres_store/server.rs"]
+mod server;
+#[path = "postgres_store/tables.rs"]
+mod tables;
+#[path = "postgres_store/telling.rs"]
+mod telling;
+#[path = "postgres_store/transactions.rs"]
+mod transactions;
+
+use fencelock::line::WHOLE;
+use fencelock::name::Name;
+use fencelock::store::postgres::PostgresStore;
+use fencelock::store::{Enter, Kind, Note, OwnerId, Place, TicketId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server, and the URL of a store in it that no other test uses.
+async fn fresh() -> (Arc<server::Server>, String) {
+    let server = server::Server::shared();
+    let url = server.url(&server::Server::schema());
+    (server, url)
+}
+
+/// How many deadlocks there have been.
+async fn deadlocks(server: &server::Server) -> i64 {
+    let count = "SELECT sum(deadlocks)::bigint FROM pg_stat_database";
+    server.sql().await.query_one(count, &[]).await.expect("a count").get(0)
+}
+
+/// A store in this schema.
+async fn open(server: &server::Server, schema: &str, options: &[(&str, &str)]) -> Arc<PostgresStore> {
+    Arc::new(try_open(server, schema, options).await.expect("the store opens"))
+}
+
+async fn try_open(server: &server::Server, schema: &str, options: &[(&str, &str)]) -> fencelock::Result<PostgresStore> {
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let mut all: BTreeMap<String, String> = options.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    all.insert("schema".into(), schema.into());
+    PostgresStore::connect(&url, &all).await
+}
+
+fn place(name: &str) -> Place {
+    Place { name: Name::new("", name).expect("a good name"), id: TicketId::new() }
+}
+
+fn ticket(name: &str, weight: u32, capacity: u32, queue: bool) -> Enter {
+    Enter {
+        place: place(name),
+        kind: if capacity != WHOLE {
+            Kind::Permits
+        } else if weight == WHOLE {
+            Kind::Mutex
+        } else {
+            Kind::Read
+        },
+        weight,
+        capacity,
+        lease: Duration::from_secs(60),
+        queue,
+        owner: OwnerId::new(),
+        held: Vec::new(),
+        note: Note { host: "here".into(), pid: 7, identity: "a test".into(), reason: None, value: None },
+    }
+}
+
+/// Something that must happen soon.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), future).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}: not within 30 s"),
+    }
+}

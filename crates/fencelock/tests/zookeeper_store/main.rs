@@ -1,0 +1,12 @@
+//! The ZooKeeper store against real servers: what it costs, what it says, and what becomes of it when something breaks.
+
+mod cost;
+mod faults;
+mod follower;
+mod proxy;
+mod refusals;
+mod server;
+#[path = "../redis_store/support.rs"]
+#[allow(dead_code, reason = "shared with the tests of another store")]
+mod support;
+mod tls;
