@@ -1,6 +1,8 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
 use crate::Failure;
+use crate::floor_etcd::FloorEtcd;
+use crate::floors::{self, Floor};
 use fencelock::{Locks, MutexGuard, Options};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
@@ -14,6 +16,8 @@ pub(crate) enum Client {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis(MultiplexedConnection),
     FloorZookeeper(zookeeper_client::Client),
+    FloorSql(Floor),
+    FloorEtcd(FloorEtcd),
 }
 
 /// One held lock.
@@ -22,6 +26,8 @@ pub(crate) enum Held {
     FloorSqlite(Arc<Mutex<Connection>>),
     FloorRedis { connection: MultiplexedConnection, name: String, secret: String },
     FloorZookeeper { client: zookeeper_client::Client, path: String },
+    FloorSql { floor: Floor, name: String },
+    FloorEtcd { floor: FloorEtcd, name: String, made: i64 },
 }
 
 impl Client {
@@ -36,12 +42,28 @@ impl Client {
             "floor-zookeeper" => return Ok(Client::FloorZookeeper(floor_zookeeper(addr).await?)),
             "zookeeper" if addr.contains("://") => addr.to_string(),
             "zookeeper" => format!("zookeeper://{addr}"),
+            "floor-postgres" | "floor-postgres-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::postgres(&floors::url("postgres", addr), session).await?));
+            }
+            "floor-mysql" | "floor-mysql-session" => {
+                let session = kind.ends_with("-session");
+                return Ok(Client::FloorSql(Floor::mysql(&floors::url("mysql", addr), session).await?));
+            }
+            "postgres" | "mysql" => floors::url(kind, addr),
+            "postgres-session" => floors::session_url("postgres", addr),
+            "mysql-session" => floors::session_url("mysql", addr),
             "redis" => redis_url(addr),
+            "redis-cluster" if !addr.contains("://") => format!("redis+cluster://{addr}"),
+            "redis-cluster" => addr.to_string(),
             "quorum" if addr.starts_with("quorum:") => addr.to_string(),
             "quorum" => {
                 let nodes: Vec<String> = addr.split(['|', ',']).map(redis_url).collect();
                 format!("quorum:{}?young=allow", nodes.join("|"))
             }
+            "floor-etcd" => return Ok(Client::FloorEtcd(FloorEtcd::connect(addr).await?)),
+            "etcd" if addr.contains("://") => addr.to_string(),
+            "etcd" => format!("etcd://{addr}"),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
             "memory" | "sqlite" => format!("{kind}:{addr}"),
             _ => return Err(format!("no implementation is called {name:?}").into()),
@@ -81,6 +103,19 @@ impl Client {
                     }
                 }
             }
+            Client::FloorSql(floor) => {
+                floor.lock(name).await?;
+                Ok(Held::FloorSql { floor: floor.clone(), name: name.to_string() })
+            }
+            Client::FloorEtcd(floor) => {
+                let made = loop {
+                    if let Some(made) = floor.put(name).await? {
+                        break made;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                };
+                Ok(Held::FloorEtcd { floor: floor.clone(), name: name.to_string(), made })
+            }
         }
     }
 
@@ -104,6 +139,8 @@ impl Held {
                 DELETE.key(name).arg(secret).invoke_async::<()>(&mut connection).await?;
             }
             Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
+            Held::FloorSql { floor, name } => floor.release(&name).await?,
+            Held::FloorEtcd { floor, name, made } => floor.delete(&name, made).await?,
         }
         Ok(())
     }

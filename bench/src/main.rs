@@ -1,15 +1,17 @@
 //! `fencelock-bench worker IMPL ADDR WORKLOAD key=value...`: one measured process. It prints JSON objects, one a line, on
 //! stdout, and everything else on stderr.
 //!
-//! IMPL: `memory`, `sqlite`, `redis`, `quorum`, `zookeeper` (and each with `-unfair`), `floor-sqlite`, `floor-redis`,
-//! `floor-zookeeper`. ADDR: a file for sqlite, a
-//! name for memory, host:port for redis, or a store URL.
+//! IMPL: `memory`, `sqlite`, `redis`, `redis-cluster`, `quorum`, `zookeeper` (and each with `-unfair`), `floor-sqlite`,
+//! `floor-redis`, `floor-zookeeper`. ADDR: a file for sqlite, a name for memory, host:port for redis (several, with commas
+//! between them, for a cluster), or a store URL.
 //!
 //! - `pair threads=T secs=S names=own|one|N warm=W hold_us=H tag=X`
 //! - `idle waiters=W secs=S tag=X`
 //! - `hold locks=N secs=S tag=X`
 //! - `pingpong secs=S tag=X settle_us=5000 jitter_us=0 procs=1|2`
 
+mod floor_etcd;
+mod floors;
 mod idle;
 mod impls;
 mod pair;
@@ -20,8 +22,9 @@ use params::Params;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: fencelock-bench worker IMPL ADDR pair|idle|hold|pingpong [key=value...]
-  IMPL   memory, sqlite, redis, quorum, zookeeper (or each with -unfair), floor-sqlite, floor-redis, floor-zookeeper
-  ADDR   a file (sqlite), a name (memory), host:port (redis), or a store URL
+  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session
+         (or each with -unfair), and floor- before sqlite, redis, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session
+  ADDR   a file (sqlite), a name (memory), host:port (redis, redis-cluster, zookeeper, etcd, postgres, mysql), or a store URL
   pair      threads=1 secs=3 names=own|one|N warm=1 hold_us=0 tag=bench   (then waits for one line on stdin)
   idle      waiters=100 secs=5 tag=bench
   hold      locks=1000 secs=5 tag=bench

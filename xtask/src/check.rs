@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// The library must build, and be clean, with each of these alone.
 const FEATURES: &[&str] =
-    &["", "memory", "sqlite", "test-util", "redis", "postgres", "mysql", "zookeeper", "tower", "memory,sqlite"];
+    &["", "memory", "sqlite", "test-util", "redis", "postgres", "mysql", "zookeeper", "etcd", "tower", "memory,sqlite"];
 
 /// Runs every check, whatever the others say. `Ok(true)` if all are satisfied.
 pub(crate) fn check() -> Result<bool> {

@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod mutants;
+mod proto;
 mod report;
 mod run;
 mod soak;
@@ -23,6 +24,7 @@ cargo xtask soak [--rounds N | --minutes M] [FILTER]  run the tests again and ag
 cargo xtask mutants [--list] [NAME...]                plant each known bug and see its test go red
 cargo xtask check                                     lock file, format, clippy, docs, every feature by itself
 cargo xtask ci [--no-install]                         check, then test
+cargo xtask proto                                     make the etcd store's messages of their description
 
 FILTER is a part of a test's name; for soak also of a suite's. Each command ends with 0 only if all went well.";
 
@@ -34,6 +36,7 @@ enum Chore {
     Mutants { list: bool, names: Vec<String> },
     Check,
     Ci { install: bool },
+    Proto,
     Help,
 }
 
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Chore::Mutants { list: false, names } => mutants::mutants(&names),
         Chore::Check => check::check(),
         Chore::Ci { install } => check::check().and_then(|checked| Ok(test::test(install, None)? && checked)),
+        Chore::Proto => proto::proto(),
         Chore::Help => {
             println!("{USAGE}");
             Ok(true)
@@ -98,6 +102,7 @@ fn parse(args: &[String]) -> Result<Chore> {
         Some("mutants") => Chore::Mutants { list, names: words },
         Some("check") => Chore::Check,
         Some("ci") => Chore::Ci { install },
+        Some("proto") => Chore::Proto,
         None | Some("-h" | "--help" | "help") => Chore::Help,
         Some(other) => return Err(format!("there is no chore {other:?}")),
     })
@@ -127,6 +132,7 @@ mod tests {
             Ok(Chore::Soak { until: soak::Until::Time(Duration::from_secs(180)), filter: Some("memory".into()) })
         );
         assert_eq!(words("mutants a b"), Ok(Chore::Mutants { list: false, names: vec!["a".into(), "b".into()] }));
+        assert_eq!(words("proto"), Ok(Chore::Proto));
         assert_eq!(words("ci --no-install"), Ok(Chore::Ci { install: false }));
         assert_eq!(words(""), Ok(Chore::Help));
     }

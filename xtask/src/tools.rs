@@ -34,7 +34,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "Redis",
-        used_by: "the Redis store, with and without sentinels",
+        used_by: "the Redis store: one server, sentinels, a cluster",
         found_at: &["redis-server"],
         packages: &["redis-server", "redis-tools", "redis-sentinel"],
         required: true,
@@ -87,6 +87,20 @@ pub(crate) const TOOLS: &[Tool] = &[
         found_at: &["mvn"],
         packages: &["maven", "default-jdk-headless"],
         required: false,
+    },
+    Tool {
+        name: "etcd",
+        used_by: "the etcd store, on one server and on three",
+        found_at: &["etcd"],
+        packages: &["etcd-server"],
+        required: true,
+    },
+    Tool {
+        name: "etcdctl",
+        used_by: "the etcd store: users, leases, and locks of other clients",
+        found_at: &["etcdctl"],
+        packages: &["etcd-client"],
+        required: true,
     },
 ];
 

@@ -7,7 +7,7 @@ use fencelock::clock::{Clock, Moment};
 use fencelock::line::WHOLE;
 use fencelock::name::Name;
 use fencelock::store::{
-    Enter, Entered, Kind, Line, Note, OwnerId, Place, Presence, Renew, Renewed, Store, TicketId, Waited,
+    Enter, Entered, Kind, Lifetime, Line, Note, OwnerId, Place, Presence, Renew, Renewed, Store, TicketId, Waited,
 };
 use fencelock::{Locks, VirtualClock};
 use std::sync::{Arc, OnceLock};
@@ -113,6 +113,12 @@ impl Ctx {
     #[must_use]
     pub fn long(&self) -> Duration {
         Duration::from_secs(30).max(self.provider.lease * 10)
+    }
+
+    /// How many may come to one lock at the same moment.
+    #[must_use]
+    pub fn crowd(&self) -> usize {
+        self.provider.crowd
     }
 
     /// The store's URL.
@@ -293,9 +299,11 @@ impl Client {
         self.store.inspect(name).await.expect("inspect")
     }
 
-    /// What others see of a number: a store that can put a ticket out by its number tells it.
+    /// What others see of a number: a store that can put a ticket out by its number tells it. So does one whose tickets live
+    /// with a connection, which is not put out for one of them.
     pub fn shown(&self, token: u64) -> Option<u64> {
-        self.store.capability().expel.then_some(token)
+        let capability = self.store.capability();
+        (capability.expel || capability.lifetime == Lifetime::Connection).then_some(token)
     }
 
     /// The same as [`numbers`](Self::numbers) gives it.

@@ -35,6 +35,6 @@ mod wrap;
 
 pub use fence::{Checker, check_fence};
 pub use provider::{Open, Provider};
-pub use suite::{Need, Test, all, be_a_worker_if_asked, main, seed};
+pub use suite::{Need, Test, all, be_a_worker_if_asked, main, main_of, seed};
 pub use wrap::faulty::{Fault, Faulty, Valve, Verb};
 pub use wrap::lying::{Lie, Lying};

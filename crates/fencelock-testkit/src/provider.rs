@@ -18,6 +18,7 @@ pub struct Provider {
     pub(crate) lease: Duration,
     pub(crate) url: Option<Arc<str>>,
     pub(crate) needs_runtime: bool,
+    pub(crate) crowd: usize,
     pub(crate) virtual_time: Option<Arc<dyn Fn() -> (VirtualClock, Open) + Send + Sync>>,
     pub(crate) beside: Option<OpenBeside>,
     pub(crate) keeps_limiters: bool,
@@ -38,6 +39,7 @@ impl Provider {
             lease: Duration::from_millis(500),
             url: None,
             needs_runtime: true,
+            crowd: 1000,
             virtual_time: None,
             beside: None,
             keeps_limiters: false,
@@ -56,6 +58,14 @@ impl Provider {
     #[must_use]
     pub fn url(mut self, url: &str) -> Provider {
         self.url = Some(url.into());
+        self
+    }
+
+    /// How many may come to one lock at the same moment: each must be answered within seconds, however slow the surroundings
+    /// are. A thousand unless told otherwise.
+    #[must_use]
+    pub fn crowd(mut self, crowd: usize) -> Provider {
+        self.crowd = crowd;
         self
     }
 

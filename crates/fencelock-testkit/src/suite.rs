@@ -169,6 +169,11 @@ pub fn be_a_worker_if_asked() {
 /// Runs every test that the store's capability allows, as a test program's `main` does. What it excludes is shown as ignored,
 /// with the reason.
 pub fn main(provider: Provider) {
+    main_of(vec![provider]);
+}
+
+/// The same for several set-ups of one store, in one program: the tests of all but the first have its name before their own.
+pub fn main_of(providers: Vec<Provider>) {
     be_a_worker_if_asked();
     let mut arguments = libtest_mimic::Arguments::from_args();
     // Tests wait for most of their time: twice as many as the machine has cores do not get in each other's way.
@@ -177,27 +182,32 @@ pub fn main(provider: Provider) {
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("the system can make one more runtime");
-    let capability = runtime.block_on(async { (provider.open)().await.capability() });
-    let trials = all().into_iter().map(|test| {
-        let missing = test.missing(&capability, &provider);
-        let provider = provider.clone();
-        let trial = libtest_mimic::Trial::test(test.name, move || test.run(&provider, seed).map_err(Into::into));
-        match missing {
-            Some(why) => trial.with_kind(why).with_ignored_flag(true),
-            None => trial,
-        }
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    let mut trials = Vec::new();
+    for (at, provider) in providers.iter().enumerate() {
+        let capability = runtime.block_on(async { (provider.open)().await.capability() });
+        let name =
+            |test: &Test| if at == 0 { test.name.to_string() } else { format!("{}::{}", provider.name, test.name) };
+        trials.extend(all().into_iter().map(|test| {
+            let (missing, name) = (test.missing(&capability, provider), name(&test));
+            let provider = provider.clone();
+            let trial = libtest_mimic::Trial::test(name, move || test.run(&provider, seed).map_err(Into::into));
+            match missing {
+                Some(why) => trial.with_kind(why).with_ignored_flag(true),
+                None => trial,
+            }
+        }));
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
     if !conclusion.has_failed() && conclusion.num_passed > 0 {
-        let left = runtime.block_on(left_behind(&provider));
+        let left: Vec<_> = providers.iter().flat_map(|provider| runtime.block_on(left_behind(provider))).collect();
         if !left.is_empty() {
             eprintln!("the store is not clean at the end: {left:?}");
-            drop(provider);
+            drop(providers);
             std::process::exit(101);
         }
     }
-    // With it goes what its closures own: a server, a folder. An exit drops nothing.
-    drop(provider);
+    // With them goes what their closures own: a server, a folder. An exit drops nothing.
+    drop(providers);
     conclusion.exit();
 }
 

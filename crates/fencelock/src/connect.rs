@@ -86,6 +86,22 @@ pub const SCHEMES: &[Scheme] = &[
         options: &["evictable", "replicas", "db", "sentinel_user", "sentinel_password", "ca", "cert", "key"],
     },
     Scheme {
+        scheme: "redis+cluster",
+        form: "redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]",
+        about: "everybody who reaches a Redis Cluster",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable"],
+    },
+    Scheme {
+        scheme: "rediss+cluster",
+        form: "rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]",
+        about: "the same over TLS",
+        feature: "redis",
+        built_in: cfg!(feature = "redis"),
+        options: &["evictable", "ca", "cert", "key"],
+    },
+    Scheme {
         scheme: "quorum",
         form: "quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]",
         about: "a majority of independent Redis masters (Redlock)",
@@ -116,6 +132,22 @@ pub const SCHEMES: &[Scheme] = &[
         feature: "zookeeper",
         built_in: cfg!(feature = "zookeeper"),
         options: &["session", "acl", "ca", "cert", "key"],
+    },
+    Scheme {
+        scheme: "etcd",
+        form: "etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]",
+        about: "everybody who reaches an etcd cluster",
+        feature: "etcd",
+        built_in: cfg!(feature = "etcd"),
+        options: &[],
+    },
+    Scheme {
+        scheme: "etcds",
+        form: "etcds://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]",
+        about: "the same over TLS",
+        feature: "etcd",
+        built_in: cfg!(feature = "etcd"),
+        options: &["ca", "cert", "key"],
     },
     Scheme {
         scheme: "consul",
@@ -216,6 +248,13 @@ impl Target {
             #[cfg(feature = "postgres")]
             "postgres" => {
                 let url = format!("postgres:{}", self.rest);
+                if self.options.get("mode").is_some_and(|mode| mode == "session") {
+                    let store = crate::store::postgres::PostgresStore::connect_session(&url, &self.options).await?;
+                    return Ok(Arc::new(match label {
+                        Some(label) => store.label(label),
+                        None => store,
+                    }));
+                }
                 let store = crate::store::postgres::PostgresStore::connect(&url, &self.options).await?;
                 let store = Arc::new(match label {
                     Some(label) => store.label(label),
@@ -227,6 +266,13 @@ impl Target {
             #[cfg(feature = "mysql")]
             "mysql" => {
                 let url = format!("mysql:{}", self.rest);
+                if self.options.get("mode").is_some_and(|mode| mode == "session") {
+                    let store = crate::store::mysql::MysqlStore::connect_session(&url, &self.options).await?;
+                    return Ok(Arc::new(match label {
+                        Some(label) => store.label(label),
+                        None => store,
+                    }));
+                }
                 let store = crate::store::mysql::MysqlStore::connect(&url, &self.options).await?;
                 let store = Arc::new(match label {
                     Some(label) => store.label(label),
@@ -236,7 +282,8 @@ impl Target {
                 Ok(store)
             }
             #[cfg(feature = "redis")]
-            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
+            scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::redis::RedisStore::connect(&url, &self.options).await?;
                 let store = match label {
@@ -274,6 +321,15 @@ impl Target {
             "zookeeper" => {
                 let url = format!("zookeeper:{}", self.rest);
                 let store = crate::store::zookeeper::ZookeeperStore::connect(&url, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "etcd")]
+            scheme @ ("etcd" | "etcds") => {
+                let url = format!("{scheme}:{}", self.rest);
+                let store = crate::store::etcd::EtcdStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

@@ -28,6 +28,8 @@ use std::time::Duration;
 
 #[cfg(feature = "consul")]
 pub mod consul;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod hints;
 #[cfg(feature = "memory")]
 pub mod memory;

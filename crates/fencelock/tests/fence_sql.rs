@@ -77,11 +77,14 @@ impl Postgres {
 }
 
 fn values(parameters: &[Parameter]) -> Vec<&(dyn ToSql + Sync)> {
-    let value = |parameter| match parameter {
-        Parameter::Text(text) => text as &(dyn ToSql + Sync),
-        Parameter::Number(number) => number,
-    };
     parameters.iter().map(value).collect()
+}
+
+fn value(parameter: &Parameter) -> &(dyn ToSql + Sync) {
+    match parameter {
+        Parameter::Text(text) => text,
+        Parameter::Number(number) => number,
+    }
 }
 
 impl Checker for Postgres {

@@ -5,10 +5,16 @@
 mod faults;
 #[path = "sql_store/histories.rs"]
 mod histories;
+#[path = "postgres_store/pgbouncer.rs"]
+mod pgbouncer;
+#[path = "postgres_store/pooler.rs"]
+mod pooler;
 #[path = "sql_store/processes.rs"]
 mod processes;
 #[path = "postgres_store/server.rs"]
 mod server;
+#[path = "postgres_store/session.rs"]
+mod session;
 #[path = "postgres_store/tables.rs"]
 mod tables;
 #[path = "postgres_store/telling.rs"]

@@ -43,7 +43,7 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "tokens grow over restarts, lost data included, while the server's clock does not go back",
             "waiters are woken at once",
         ],
-        "redis+sentinel" | "rediss+sentinel" => {
+        "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             &["fair", "a failover may give two holders, with tokens that tell them apart", "waiters are woken at once"]
         }
         "quorum" => &[
@@ -66,6 +66,12 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "tokens grow for ever, also over leader changes",
             "waiters are woken at once",
             "exclusion with Curator's mutex and read-write lock",
+        ],
+        "etcd" | "etcds" => &[
+            "fair",
+            "tokens grow for ever, over the loss of any minority of the servers",
+            "waiters are woken at once, and so is a holder whose session ends",
+            "leases of 2 s and more",
         ],
         _ => &[],
     }

@@ -223,6 +223,14 @@ rediss+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the same, sentinels and master over TLS
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
     options: namespace, label, evictable, replicas, db, sentinel_user, sentinel_password, ca, cert, key
+redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
+    for everybody who reaches a Redis Cluster
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable
+rediss+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]
+    for the same over TLS
+    fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
+    options: namespace, label, evictable, ca, cert, key
 quorum:redis://HOST[:PORT]|redis://HOST[:PORT]|redis://HOST[:PORT]
     for a majority of independent Redis masters (Redlock)
     not fair; goes on without a minority; a node that forgets may give two holders, with tokens that tell them apart; no permits, no upgrade, nobody can be put out
@@ -239,6 +247,14 @@ zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST...][/CHROOT]
     for everybody who reaches a ZooKeeper ensemble; Curator's recipes see the same locks
     fair; tokens grow for ever, also over leader changes; waiters are woken at once; exclusion with Curator's mutex and read-write lock
     options: namespace, label, session, acl, ca, cert, key
+etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
+    for everybody who reaches an etcd cluster
+    fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once, and so is a holder whose session ends; leases of 2 s and more
+    options: namespace, label
+etcds://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
+    for the same over TLS
+    fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once, and so is a holder whose session ends; leases of 2 s and more
+    options: namespace, label, ca, cert, key
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

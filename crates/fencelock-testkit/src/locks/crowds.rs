@@ -20,7 +20,7 @@ tests!("crowds":
 async fn a_thousand_waiters_get_through_in_order(ctx: Arc<Ctx>) {
     let clients = [ctx.client().await, ctx.client().await];
     let name = ctx.text("a");
-    let many = if clients[0].store.capability().wake == Wake::Push { 1000 } else { 50 };
+    let many = if clients[0].store.capability().wake == Wake::Push { ctx.crowd() } else { 50 };
     let first = clients[0].locks.mutex(&name).lock().await.expect("free");
     let grants = Arc::new(Mutex::new(Vec::with_capacity(many)));
     let tasks: Vec<_> = (0..many)

@@ -286,7 +286,9 @@ async fn impossible_names_and_options_are_told(ctx: Arc<Ctx>) {
 async fn a_timeout_says_who_and_where(ctx: Arc<Ctx>) {
     let (one, two, name) = (ctx.client().await, ctx.client().await, ctx.text("a"));
     let guard = one.locks.mutex(&name).lock_with(Options::new().reason("deploy 88")).await.expect("free");
-    let error = two.locks.mutex(&name).lock_within(Duration::from_millis(500)).await.expect_err("held");
+    // Long enough to get into the line, its first connection and session included.
+    let limit = Duration::from_millis(500).max(ctx.lease() / 4);
+    let error = two.locks.mutex(&name).lock_within(limit).await.expect_err("held");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let holder = error.holder().expect("who");
     assert_eq!((holder.token, holder.reason.as_deref()), (one.shown(guard.token().number()), Some("deploy 88")));

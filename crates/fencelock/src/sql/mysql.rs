@@ -93,7 +93,7 @@ const RESTORE: &str = "SET SESSION innodb_lock_wait_timeout = @fencelock_wait";
 
 /// A picture that is older than the lock is not to be trusted, so it says how old it is.
 const HOLDER: &str = "SELECT t.number, t.mode, t.weight, t.capacity, LOWER(HEX(t.owner)), t.host, t.pid, t.identity, t.reason, \
-    n.now - t.entered, n.now - t.admitted, t.expiry - n.now \
+    n.now - t.entered, n.now - t.admitted, t.expiry - n.now, t.value \
     FROM (SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now) n \
     JOIN fencelock_ticket t ON t.name = ? AND t.expiry > n.now ORDER BY t.number LIMIT 1";
 

@@ -21,6 +21,9 @@
 //! tell anybody anything, so one poller per process looks for all who wait in it: an eighth of the time that nothing has
 //! happened goes by between two looks, 5 ms at least and 225 ms at most. Within a process a release wakes the next one at once.
 //! Whoever is put out learns of it at its next renewal.
+//!
+//! With `?mode=session` locks are those of `GET_LOCK` instead, which belong to a connection: see [`SessionStore`].
+//! [`sql`](crate::sql) locks inside a transaction of your own.
 
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
@@ -29,6 +32,7 @@ use super::{
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
+pub use crate::store::sql::face::SessionStore;
 use client::Client;
 use futures_util::future::{Either, select};
 use mysql_async::{Opts, OptsBuilder, SslOpts};
@@ -45,6 +49,7 @@ mod attend;
 mod client;
 mod fault;
 mod registers;
+mod session;
 mod verbs;
 
 /// The layout that this version reads and writes.
@@ -74,6 +79,22 @@ impl MysqlStore {
         Ok(store)
     }
 
+    /// The same database with locks that belong to a connection: `?mode=session`. The options are those of
+    /// [`connect`](MysqlStore::connect).
+    ///
+    /// # Errors
+    /// As [`connect`](MysqlStore::connect).
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind, except for tables that were made.
+    pub async fn connect_session(url: &str, options: &BTreeMap<String, String>) -> Result<SessionStore> {
+        let (opts, address, _) = parse(url, options)?;
+        // It makes the tables, and goes.
+        drop(MysqlStore::connect(url, options).await?);
+        let session = session::connect(opts, address.clone(), Clock::system()).await?;
+        Ok(SessionStore::new(session, "mysql-session", false, address))
+    }
+
     /// The same store, with another label on its tokens.
     #[must_use]
     pub fn label(mut self, label: &str) -> MysqlStore {
@@ -84,7 +105,7 @@ impl MysqlStore {
     /// The SQL that makes the tables. It may be run again.
     #[must_use]
     pub fn layout() -> &'static str {
-        include_str!("mysql/tables.sql")
+        concat!(include_str!("mysql/tables.sql"), include_str!("mysql/session.sql"))
     }
 
     /// Takes out lapsed tickets and every line that nobody has used for `idle`, and says how many lines that were. Clients do
@@ -150,10 +171,8 @@ fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<(Opts, String,
     let address = format!("mysql://{}:{}/{database}", opts.ip_or_hostname(), opts.tcp_port());
     let option = |key: &str| options.get(key).map(String::as_str);
     match option("mode") {
-        None | Some("rows") => {}
-        Some(_) => {
-            return Err(Error::new(ErrorKind::Unsupported, "this version knows no other mode than rows on MySQL"));
-        }
+        None | Some("rows" | "session") => {}
+        Some(_) => return Err(invalid("mode is rows or session")),
     }
     let migrate = match option("migrate") {
         None | Some("on") => true,

@@ -352,9 +352,16 @@ impl Picture {
     /// How a ticket would stand that came now, behind all of these.
     #[must_use]
     pub fn newcomer(&self, weight: u32, capacity: u32) -> Standing {
-        match self.0.first().map(|head| head.record.capacity) {
+        self.behind(weight, capacity, None)
+    }
+
+    /// How a ticket would stand behind all of these but itself: for a line of which only some tickets were read.
+    #[must_use]
+    pub fn behind(&self, weight: u32, capacity: u32, itself: Option<TicketId>) -> Standing {
+        let others = || self.0.iter().filter(|ticket| itself.is_none() || ticket.id != itself);
+        match others().next().map(|head| head.record.capacity) {
             Some(there) if there != capacity => Standing::Mismatch { there },
-            _ if line::admits(self.0.iter().map(|ticket| ticket.record.weight), weight, capacity) => Standing::Inside,
+            _ if line::admits(others().map(|ticket| ticket.record.weight), weight, capacity) => Standing::Inside,
             _ => Standing::Waiting,
         }
     }

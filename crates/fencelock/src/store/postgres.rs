@@ -9,6 +9,7 @@
 //! ```sql
 //! GRANT USAGE ON SCHEMA fencelock TO app;
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencelock TO app;
+//! GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA fencelock TO app; -- mode=session only
 //! ```
 //!
 //! Lapsed tickets and lines that nobody uses are taken out by whoever makes new ones, so a million names used once leave a
@@ -24,6 +25,9 @@
 //! Each runtime that calls has one connection, the library thread another one, the listener a third. Of several hosts in the
 //! URL the one that can be written to is used. What survives a failover is what the standby had: with asynchronous replication
 //! the last grants may be lost, and their tokens given again; with `synchronous_standby_names` set they are not.
+//!
+//! With `?mode=session` locks are advisory locks of a connection instead: see [`SessionStore`]. [`sql`](crate::sql) locks inside a
+//! transaction of your own.
 
 use super::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
@@ -32,6 +36,7 @@ use super::{
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
+pub use crate::store::sql::face::SessionStore;
 use client::Client;
 use futures_util::future::{Either, select};
 use settings::{Listen, Settings};
@@ -50,6 +55,7 @@ mod attend;
 mod client;
 mod fault;
 mod registers;
+mod session;
 mod settings;
 mod verbs;
 
@@ -107,6 +113,21 @@ impl PostgresStore {
         Ok(PostgresStore { client, label: "postgres".into() })
     }
 
+    /// The same database with locks that belong to a connection: `?mode=session`. The options are those of
+    /// [`connect`](PostgresStore::connect), without `listen`.
+    ///
+    /// # Errors
+    /// As [`connect`](PostgresStore::connect); `Unsupported` behind a pooler that shares connections between transactions.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind, except for tables that were made.
+    pub async fn connect_session(url: &str, options: &BTreeMap<String, String>) -> Result<SessionStore> {
+        let settings = Settings::parse(url, options)?;
+        let address = settings.address.clone();
+        let session = session::connect(settings, Clock::system()).await?;
+        Ok(SessionStore::new(session, "postgres-session", true, address))
+    }
+
     /// The same store, with another label on its tokens.
     #[must_use]
     pub fn label(mut self, label: &str) -> PostgresStore {
@@ -120,7 +141,8 @@ impl PostgresStore {
         let sql = concat!(
             include_str!("postgres/tables.sql"),
             include_str!("postgres/verbs.sql"),
-            include_str!("postgres/registers.sql")
+            include_str!("postgres/registers.sql"),
+            include_str!("postgres/session.sql")
         );
         client::spelled(sql, schema).into_owned()
     }

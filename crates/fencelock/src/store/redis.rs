@@ -27,11 +27,19 @@
 //! with unknown effect. A replica that has confirmed a grant and is promoted knows it; one that has not may be promoted too,
 //! unless K is all of them. `docs/redis.md` says what that does not give, and has a table of faults and verdicts.
 //!
+//! # Cluster
+//!
+//! `redis+cluster://` finds the node that has a line, follows its slot when that is moved, and the replica that takes over from
+//! a master; what holds for sentinels then holds here, without `?replicas=K`. While a slot is being moved, its locks stand
+//! still; they are then where they were. Names are on different nodes: several of them are not entered as one, and a renewal
+//! of many is a request to each node with a script for each name in it, so holding 10,000 locks costs what 10,000 small
+//! scripts cost. Whoever watches a whole prefix is made to look every second.
+//!
 //! # What it needs of the server
 //!
-//! Redis 6 or later. A `maxmemory-policy` other than `noeviction` can remove locks and is refused (`?evictable=allow`
-//! overrides that). On one server a script is given the first key of each line and makes the others from it; they share a
-//! hash tag. In a cluster all of them are named. The least rights of a user:
+//! Redis 6 or later, 7 for a cluster. A `maxmemory-policy` other than `noeviction` can remove locks and is refused
+//! (`?evictable=allow` overrides that). On one server a script is given the first key of each line and makes the others from
+//! it; they share a hash tag. In a cluster all of them are named. The least rights of a user:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all
@@ -40,7 +48,8 @@
 //!     +info +hello +select
 //! ```
 //!
-//! Behind sentinels also `+role`, with `?replicas=K` also `+wait`.
+//! Behind sentinels also `+role`, with `?replicas=K` also `+wait`. In a cluster, on every node: also
+//! `+spublish +ssubscribe +sunsubscribe +cluster|slots +cluster|info +asking`.
 
 use super::hints::Hints;
 use super::{
@@ -51,7 +60,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use connection::{Connections, Live};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, select, try_join_all};
 use redis::Value;
 use script::Call;
 use std::collections::BTreeMap;
@@ -65,6 +74,7 @@ use tokio::sync::{Notify, watch};
 use waiters::{Standing, Waiters};
 
 mod beside;
+mod cluster;
 mod connection;
 mod fault;
 mod inbox;
@@ -96,8 +106,9 @@ struct Shared {
 }
 
 impl RedisStore {
-    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or
-    /// `rediss+sentinel://`, without a query, and checks that it can keep locks. `options` are those of the query.
+    /// Connects to the server that the URL names: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`,
+    /// `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`, without a query, and checks that it can keep locks.
+    /// `options` are those of the query.
     ///
     /// # Errors
     /// `InvalidInput` for a URL or options that make no sense, `Denied` where the server does not want us, `Unavailable` where
@@ -106,7 +117,9 @@ impl RedisStore {
         let server = open::Server::parse(url, options)?;
         let mut connections = Connections::new(server.dial, server.address);
         connections.replicas = server.replicas;
-        if connections.sentinels().is_some() {
+        if let Some(cluster) = connections.cluster() {
+            cluster.check(server.evictable).await?;
+        } else if connections.sentinels().is_some() {
             // Whichever server they name must be fit for it.
             connections.check_each = Some((server.evictable, Duration::ZERO));
             connections.of_this_runtime().await?;
@@ -148,6 +161,20 @@ impl RedisStore {
         RedisStore { shared: Arc::new(shared), label: "redis".into() }
     }
 
+    /// What the server answered to [`renew_call`].
+    fn renewed(&self, batch: &[Renew], answer: Value) -> Result<Vec<Renewed>> {
+        let answers = standings(answer, batch.len())?;
+        let now = self.shared.clock.now();
+        let renewed = |(ticket, standing): (&Renew, Standing)| {
+            self.shared.waiters.told(ticket.place.id, standing, now);
+            match standing {
+                Standing::Inside { lease, .. } | Standing::Waiting { lease, .. } => Renewed::There { lease },
+                Standing::Gone => Renewed::Gone,
+            }
+        };
+        Ok(batch.iter().zip(answers).map(renewed).collect())
+    }
+
     /// The same store, with another label on its tokens.
     #[must_use]
     pub fn label(mut self, label: &str) -> RedisStore {
@@ -185,15 +212,14 @@ impl Shared {
     /// One round trip; more only for the first call of a runtime, or of a script.
     async fn call(self: &Arc<Self>, call: Call) -> Result<Value> {
         if Handle::try_current().is_ok() {
-            return self.connection().await?.call(&call, &self.connections.address).await;
+            return self.reach(call).await;
         }
         // Called from outside of any runtime: the library thread does it.
         let (answer, told) = tokio::sync::oneshot::channel();
         let this = self.clone();
         self.host(|host| {
             host.spawn(async move {
-                let answered = async { this.connection().await?.call(&call, &this.connections.address).await };
-                let _ = answer.send(answered.await);
+                let _ = answer.send(this.reach(call).await);
             });
         });
         told.await.map_err(|_| Error::unknown("the library thread has ended"))?
@@ -201,7 +227,8 @@ impl Shared {
 
     /// Nothing is sent to the queue before somebody listens. No round trip but at the very beginning.
     async fn listening(&self) -> Result<()> {
-        let new = matches!(*self.line.borrow(), inbox::Line::New);
+        // In a cluster a line is listened to as soon as somebody waits in it.
+        let new = self.connections.cluster().is_none() && matches!(*self.line.borrow(), inbox::Line::New);
         if new && self.host.get().is_some() {
             self.library_connection().await?;
         }
@@ -278,6 +305,20 @@ fn holder(text: &str) -> Result<Option<super::Seen>> {
     if record.is_empty() { Ok(None) } else { record::seen(record, now).map(Some) }
 }
 
+fn renew_call(batch: &[Renew]) -> Result<Call> {
+    let mut call = Call::new(&script::RENEW, batch.len(), batch.len() * 3);
+    for ticket in batch {
+        if ticket.at_least.is_some_and(|least| least >= 1 << 53) {
+            return Err(Error::new(ErrorKind::InvalidInput, "a token is below 2^53 on this store"));
+        }
+        call.line(&ticket.place.name);
+        call.arg(ticket.place.id.to_string());
+        call.arg(record::micros(ticket.lease).to_string());
+        call.arg(ticket.at_least.unwrap_or(0).to_string());
+    }
+    Ok(call)
+}
+
 /// Tickets that a grant is expected of while their enter is under way; those that do not queue are forgotten at the end,
 /// also if the caller goes away.
 struct Expecting<'a> {
@@ -323,7 +364,8 @@ impl Store for RedisStore {
             lifetime: Lifetime::Ticket,
             reach: Reach::Network,
             weights: Weights::Any,
-            atomic_batch: 500,
+            // In a cluster other names are on other nodes.
+            atomic_batch: if self.shared.connections.cluster().is_some() { 1 } else { 500 },
             settable_token: true,
             upgrade: true,
             expel: true,
@@ -334,6 +376,9 @@ impl Store for RedisStore {
 
     fn attach(&self, host: Host) {
         if self.shared.host.set(host).is_ok() {
+            if self.shared.connections.cluster().is_some() {
+                return cluster::listen::start(&self.shared);
+            }
             self.shared.host(|host| {
                 host.spawn(inbox::run(Arc::downgrade(&self.shared)));
                 if self.shared.connections.sentinels().is_some() {
@@ -353,8 +398,9 @@ impl Store for RedisStore {
             for ticket in batch {
                 call.line(&ticket.place.name);
                 call.arg(ticket.lease.as_nanos().div_ceil(1_000_000).to_string());
-                call.arg(record::entry(ticket, &shared.inbox));
+                call.arg(record::entry(ticket, &shared.inbox_of(&ticket.place.name)));
             }
+            let heard = batch.first().and_then(|ticket| shared.hears(&ticket.place.name));
             let mut expecting = Expecting::of(&shared.waiters, batch);
             let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
             let answers = texts(shared.call_confirmed(call, patience).await?, batch.len())?;
@@ -376,6 +422,7 @@ impl Store for RedisStore {
                     told @ Standing::Waiting { token, lease, .. } => {
                         expecting.keep(ticket.place.id);
                         shared.waiters.told(ticket.place.id, told, now);
+                        shared.must_hear(&ticket.place, heard);
                         Ok(Entered::Queued { token: Some(token), lease, ahead: None })
                     }
                     Standing::Gone => Err(unreadable()),
@@ -391,12 +438,15 @@ impl Store for RedisStore {
             let shared = &self.shared;
             loop {
                 let told = pin!(poll_fn(|cx| shared.waiters.poll(place.id, cx)));
-                match select(told, pin!(shared.clock.sleep_until(until))).await {
+                let late = match select(told, pin!(shared.clock.sleep_until(until))).await {
                     Either::Left((Some(found), _)) => return shared.confirm_grant(place, found).await,
-                    Either::Left((None, _)) => {}
-                    Either::Right(_) => return Ok(Waited::Waiting),
-                }
+                    Either::Left((None, _)) => false,
+                    Either::Right(_) if shared.connections.cluster().is_none() => return Ok(Waited::Waiting),
+                    // In a cluster its line may not be listened to yet: the server has the last word.
+                    Either::Right(_) => true,
+                };
                 shared.waiters.expect(place);
+                let heard = shared.hears(&place.name);
                 let answer = shared.stand(place).await;
                 let now = shared.clock.now();
                 match answer {
@@ -408,7 +458,13 @@ impl Store for RedisStore {
                         shared.waiters.forget(place.id);
                         return Ok(Waited::Gone);
                     }
-                    Ok(waiting) => shared.waiters.told(place.id, waiting, now),
+                    Ok(waiting) => {
+                        shared.waiters.told(place.id, waiting, now);
+                        shared.must_hear(place, heard);
+                        if late {
+                            return Ok(Waited::Waiting);
+                        }
+                    }
                     Err(error) => {
                         shared.waiters.forget(place.id);
                         return Err(error);
@@ -424,28 +480,11 @@ impl Store for RedisStore {
             if batch.is_empty() {
                 return Ok(Vec::new());
             }
-            let mut call = Call::new(&script::RENEW, batch.len(), batch.len() * 3);
-            for ticket in batch {
-                if ticket.at_least.is_some_and(|least| least >= 1 << 53) {
-                    return Err(Error::new(ErrorKind::InvalidInput, "a token is below 2^53 on this store"));
-                }
-                call.line(&ticket.place.name);
-                call.arg(ticket.place.id.to_string());
-                call.arg(record::micros(ticket.lease).to_string());
-                call.arg(ticket.at_least.unwrap_or(0).to_string());
+            if let Some(parts) = self.shared.apart(batch, |renew| &renew.place.name) {
+                return cluster::route::renew_apart(self, &parts, batch.len()).await;
             }
             let patience = replicas::patience(batch.iter().map(|ticket| ticket.lease).min());
-            let answers = self.shared.call_confirmed(call, patience).await?;
-            let answers = standings(answers, batch.len())?;
-            let now = self.shared.clock.now();
-            let renewed = |(ticket, standing): (&Renew, Standing)| {
-                self.shared.waiters.told(ticket.place.id, standing, now);
-                match standing {
-                    Standing::Inside { lease, .. } | Standing::Waiting { lease, .. } => Renewed::There { lease },
-                    Standing::Gone => Renewed::Gone,
-                }
-            };
-            Ok(batch.iter().zip(answers).map(renewed).collect())
+            self.renewed(batch, self.shared.call_confirmed(renew_call(batch)?, patience).await?)
         })
     }
 
@@ -454,6 +493,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             if batch.is_empty() {
                 return Ok(Vec::new());
+            }
+            if let Some(parts) = self.shared.apart(batch, |place| &place.name) {
+                return cluster::route::leave_apart(self, &parts, batch.len()).await;
             }
             let mut call = Call::new(&script::LEAVE, batch.len(), batch.len());
             for place in batch {
@@ -553,6 +595,7 @@ impl Store for RedisStore {
 }
 
 /// A line, as the server tells of it.
+#[derive(Clone)]
 struct Found {
     now: u64,
     capacity: u32,
@@ -583,22 +626,33 @@ impl Found {
 }
 
 impl Shared {
+    /// The counts and the first ticket of each of these lines: one round trip.
+    async fn heads(self: &Arc<Self>, names: &[String]) -> Result<Vec<Found>> {
+        let mut call = Call::new(&script::INSPECT, names.len(), names.len());
+        for name in names {
+            call.line(&Name::from_key(name, None));
+            call.arg("0");
+        }
+        Found::all(self.call(call).await?, names.len())
+    }
+
     async fn list(self: &Arc<Self>, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
-        let live = self.connection().await?;
         // An empty line has the first key only, one with company all but the first.
         let pattern = format!("{}*", script::line_key(&format!("{}*", inbox::literally(prefix))));
         let mut names = std::collections::BTreeSet::new();
-        let mut cursor = String::from("0");
-        loop {
-            let mut cmd = redis::cmd("SCAN");
-            cmd.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let page = live.send(&cmd, &self.connections.address).await?;
-            let (next, keys): (String, Vec<String>) = redis::from_redis_value(page).map_err(|_| unreadable())?;
-            let found = keys.iter().filter_map(|key| script::name_in(key));
-            names.extend(found.filter(|name| after.is_none_or(|after| *name > after)).map(String::from));
-            cursor = next;
-            if cursor == "0" {
-                break;
+        for live in self.everywhere().await? {
+            let mut cursor = String::from("0");
+            loop {
+                let mut cmd = redis::cmd("SCAN");
+                cmd.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
+                let page = live.send(&cmd, &self.connections.address).await?;
+                let (next, keys): (String, Vec<String>) = redis::from_redis_value(page).map_err(|_| unreadable())?;
+                let found = keys.iter().filter_map(|key| script::name_in(key));
+                names.extend(found.filter(|name| after.is_none_or(|after| *name > after)).map(String::from));
+                cursor = next;
+                if cursor == "0" {
+                    break;
+                }
             }
         }
         let names: Vec<String> = names.into_iter().collect();
@@ -607,12 +661,8 @@ impl Shared {
             if listed.len() >= limit {
                 break;
             }
-            let mut call = Call::new(&script::INSPECT, names.len(), names.len());
-            for name in names {
-                call.line(&Name::from_key(name, None));
-                call.arg("0");
-            }
-            let found = Found::all(self.call(call).await?, names.len())?;
+            let together = if self.connections.cluster().is_some() { 1 } else { names.len() };
+            let found = try_join_all(names.chunks(together).map(|names| self.heads(names))).await?.concat();
             for (name, found) in names.iter().zip(found).filter(|(_, found)| found.inside + found.waiting > 0) {
                 let head = found.records.first();
                 let long = head.and_then(|record| record::long_name(record));

@@ -1,6 +1,9 @@
 //! What the SQL stores share: who waits in this process ([`Ears`]), when to look for them ([`Bell`]), and the news that a
 //! verb brings back.
 
+pub(crate) mod face;
+pub(crate) mod session;
+
 use super::{Name, Place, TicketId, Waited};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -10,6 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// A line of news, as the database writes it.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL pushes no news"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// `+<id> <number>`: this ticket came in.
@@ -21,6 +25,7 @@ pub(crate) enum News {
 }
 
 impl News {
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL pushes no news"))]
     /// One line; `None` for what this version does not understand.
     pub(crate) fn parse(line: &str) -> Option<News> {
         let rest = line.get(1..)?;

@@ -136,7 +136,7 @@ fn server_user() -> Option<(u32, u32)> {
     Some((fields.next()??, fields.next()??))
 }
 
-fn as_server(program: &Path) -> Command {
+pub(crate) fn as_server(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir("/").stdin(Stdio::null());
     if let Some((user, group)) = server_user() {
@@ -145,7 +145,7 @@ fn as_server(program: &Path) -> Command {
     command
 }
 
-fn give_away(folder: &Path) {
+pub(crate) fn give_away(folder: &Path) {
     if let Some((user, group)) = server_user() {
         std::os::unix::fs::chown(folder, Some(user), Some(group))
             .expect("the folder can be given to the server's user");

@@ -1,7 +1,7 @@
 //! Servers that cannot keep locks, or do not want us: one clear error each, with the cure.
 
 use crate::server::{Server, free_port};
-use crate::support::{client, enter, place, reader, ticket};
+use crate::support::{client, enter, least_rights, place, reader, ticket};
 use fencelock::store::{Renew, Scope, TicketId};
 use fencelock::{Error, ErrorKind, Locks};
 use std::time::Duration;
@@ -112,16 +112,8 @@ async fn scripts_that_are_forbidden_are_told() {
 /// The recipe in the store's docs, word by word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_least_rights_are_enough() {
-    let source = include_str!("../../src/store/redis.rs");
-    let recipe: Vec<&str> = source
-        .lines()
-        .skip_while(|line| !line.contains("ACL SETUSER locks"))
-        .take_while(|line| !line.contains("```"))
-        .flat_map(|line| line.trim_start_matches("//!").split_whitespace())
-        .collect();
-    assert!(recipe.len() > 20, "{recipe:?}");
     let server = Server::start();
-    let _: String = server.command(&recipe);
+    let _: String = server.command(&least_rights());
     let url = server.url().replace("redis://", "redis://locks:secret@");
     let (locks, store) = client(&url).await;
     let (first, second) = (reader("a"), ticket("a"));

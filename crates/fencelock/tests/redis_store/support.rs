@@ -85,3 +85,20 @@ pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what} took longer than {limit:?}"))
 }
+
+/// The source in whose head the store's needs are told.
+pub(crate) fn documented() -> &'static str {
+    include_str!("../../src/store/redis.rs")
+}
+
+/// The command there that makes a user with the least rights.
+pub(crate) fn least_rights() -> Vec<&'static str> {
+    let recipe: Vec<&str> = documented()
+        .lines()
+        .skip_while(|line| !line.contains("ACL SETUSER locks"))
+        .take_while(|line| !line.contains("```"))
+        .flat_map(|line| line.trim_start_matches("//!").split_whitespace())
+        .collect();
+    assert!(recipe.len() > 20, "{recipe:?}");
+    recipe
+}

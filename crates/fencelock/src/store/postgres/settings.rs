@@ -30,6 +30,8 @@ pub(super) enum Listen {
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) config: Config,
+    /// What a connection is told first; a pooler may not take that.
+    pub(super) told: String,
     pub(super) tls: Option<Arc<rustls::ClientConfig>>,
     pub(super) schema: String,
     pub(super) migrate: bool,
@@ -53,14 +55,8 @@ impl Settings {
         }
         let option = |key: &str| options.get(key).map(String::as_str);
         match option("mode") {
-            None | Some("rows") => {}
-            Some(other) => {
-                let message = format!(
-                    "this version knows no mode {:?} on PostgreSQL; known is rows",
-                    crate::name::printable(other)
-                );
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
+            None | Some("rows" | "session") => {}
+            Some(_) => return Err(invalid("mode is rows or session".into())),
         }
         let migrate = match option("migrate") {
             None | Some("on") => true,
@@ -95,17 +91,17 @@ impl Settings {
         };
         config
             .application_name("fencelock")
-            .options(format!(
-                "-c statement_timeout={} -c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off",
-                STATEMENT_TIMEOUT.as_millis()
-            ))
             .keepalives(true)
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(3))
             .keepalives_retries(3)
             .tcp_user_timeout(Duration::from_secs(10));
+        let told = format!(
+            "-c statement_timeout={} -c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off",
+            STATEMENT_TIMEOUT.as_millis()
+        );
         let address = address(&config);
-        Ok(Settings { config, tls, schema, migrate, listen, address })
+        Ok(Settings { config, told, tls, schema, migrate, listen, address })
     }
 
     /// Where to LISTEN.
@@ -187,18 +183,13 @@ pub(super) async fn open(
     runtime: &tokio::runtime::Handle,
 ) -> Result<Opened, tokio_postgres::Error> {
     let mut config = settings.config.clone();
-    loop {
-        let opened = open_with(&config, settings.tls.as_ref(), runtime).await;
-        match opened {
-            // A pooler that takes no parameters: then without.
-            Err(error)
-                if config.get_options().is_some_and(|o| !o.is_empty())
-                    && super::fault::is_unwanted_parameter(&error) =>
-            {
-                config.options("");
-            }
-            done => return done,
+    config.options(&settings.told);
+    match open_with(&config, settings.tls.as_ref(), runtime).await {
+        // A pooler that takes no parameters: then without.
+        Err(error) if super::fault::is_unwanted_parameter(&error) => {
+            open_with(&settings.config, settings.tls.as_ref(), runtime).await
         }
+        done => done,
     }
 }
 

@@ -14,7 +14,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 /// The columns of a ticket as others see it.
-const SEEN: &str = "s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_entered, s_admitted, s_left";
+const SEEN: &str = "s_number, s_mode, s_weight, s_capacity, s_owner, s_host, s_pid, s_identity, s_reason, s_value, s_entered, \
+                    s_admitted, s_left";
 
 /// One column, by its name.
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: &str) -> Result<T> {

@@ -1,6 +1,7 @@
 //! Connections: one for each runtime that calls, opened at its first call, and the library thread's own, which also carries
 //! the inbox. A connection that has failed, or left a question unanswered, is replaced at the next call.
 
+use super::cluster::Cluster;
 use super::fault;
 use super::open;
 use super::script::Call;
@@ -18,7 +19,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How long an answer may take. What is not answered by then may still be carried out.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The most connections of a runtime that carry one call at a time.
 const POOLED: usize = 32;
@@ -49,6 +50,17 @@ impl End {
     pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
+
+    /// Ready when it has ended.
+    async fn wait(&self) {
+        loop {
+            let told = self.told.notified();
+            if self.is_ended() {
+                return;
+            }
+            told.await;
+        }
+    }
 }
 
 /// Ends it when the connection's driver is dropped, with its runtime for instance.
@@ -67,13 +79,7 @@ impl Live {
 
     /// Ready when it has ended.
     pub(super) async fn ended(&self) {
-        loop {
-            let told = self.end.told.notified();
-            if !self.is_open() {
-                return;
-            }
-            told.await;
-        }
+        self.end.wait().await;
     }
 
     /// One round trip.
@@ -82,11 +88,13 @@ impl Live {
     }
 
     pub(super) async fn try_send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let answer = self.answer(cmd).await.and_then(Value::extract_error);
-        if let Err(error) = &answer
-            && (error.is_io_error() || error.is_unrecoverable_error())
-        {
-            self.end.end();
+        self.unless_broken(self.answer(cmd).await.and_then(Value::extract_error))
+    }
+
+    /// An error of the connection itself ends it.
+    fn unless_broken<T>(&self, answer: redis::RedisResult<T>) -> redis::RedisResult<T> {
+        if answer.as_ref().is_err_and(|error| error.is_io_error() || error.is_unrecoverable_error()) {
+            self.end();
         }
         answer
     }
@@ -110,11 +118,7 @@ impl Live {
     /// Several commands, sent together: an answer for each, which may be an error. One round trip.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline, count: usize) -> redis::RedisResult<Vec<Value>> {
         let mut connection = MultiplexedConnection::clone(&self.connection);
-        let answers = self.unless_ended(connection.send_packed_commands(pipe, 0, count)).await;
-        if answers.as_ref().is_err_and(|error| error.is_io_error() || error.is_unrecoverable_error()) {
-            self.end.end();
-        }
-        answers
+        self.unless_broken(self.unless_ended(connection.send_packed_commands(pipe, 0, count)).await)
     }
 
     /// One round trip; two where the server does not know the script yet.
@@ -130,6 +134,19 @@ impl Live {
             }
             answer => answer,
         }
+    }
+
+    /// One round trip: the same as [`try_send`](Live::try_send), to a node that is just being given the slot.
+    pub(super) async fn try_ask(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").ignore().add_command(cmd.clone());
+        let answer = MultiplexedConnection::clone(&self.connection).send_packed_commands(&asking, 1, 1).await;
+        self.unless_broken(answer)?.pop().unwrap_or(Value::Nil).extract_error()
+    }
+
+    /// It is not to be used any more.
+    pub(super) fn end(&self) {
+        self.end.end();
     }
 
     /// From now on messages of this channel come in.
@@ -159,16 +176,23 @@ pub(super) struct Connections {
     /// How many replicas have to confirm what counts.
     pub(super) replicas: Option<usize>,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
-    /// Every connection to a master that sentinels named and that may still be open, the library thread's included.
+    /// Every connection to a master that may be replaced by another one, and that may still be open, the library thread's
+    /// included.
     open: Mutex<Vec<(Weak<End>, At)>>,
     /// Rung when the master is another one.
     pub(super) moved: Notify,
+    /// Set when it is no master any more.
+    over: AtomicBool,
 }
 
 /// How the server is found.
 pub(super) enum Dial {
     One(Box<Client>),
     Sentinels(Box<Sentinels>),
+    /// A node of a cluster, for as long as it is a master.
+    Master(Box<Client>, At),
+    /// Some node of it; whoever wants more than that asks the [`Cluster`].
+    Cluster(Box<Cluster>),
 }
 
 /// The connection of one runtime.
@@ -223,13 +247,21 @@ impl Slot {
 impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
         let (slots, open) = (Mutex::default(), Mutex::default());
-        Connections { dial, address, check_each: None, replicas: None, slots, open, moved: Notify::new() }
+        let (moved, over) = (Notify::new(), AtomicBool::new(false));
+        Connections { dial, address, check_each: None, replicas: None, slots, open, moved, over }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
         match &self.dial {
-            Dial::One(_) => None,
             Dial::Sentinels(sentinels) => Some(sentinels),
+            _ => None,
+        }
+    }
+
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &self.dial {
+            Dial::Cluster(cluster) => Some(cluster),
+            _ => None,
         }
     }
 
@@ -243,6 +275,20 @@ impl Connections {
         if !stale.is_empty() {
             self.moved.notify_one();
         }
+    }
+
+    /// It is no master any more: nothing is asked of it from now on, and what it has not answered yet does not count.
+    pub(super) fn cut(&self) {
+        self.over.store(true, Ordering::Release);
+        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        open.iter().filter_map(|(end, _)| end.upgrade()).for_each(|end| end.end());
+    }
+
+    /// A new connection to a master that may be replaced.
+    fn follow(&self, end: &Arc<End>, at: At) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(end, _)| end.upgrade().is_some_and(|end| !end.is_ended()));
+        open.push((Arc::downgrade(end), at));
     }
 
     fn slot(&self, runtime: Id) -> Arc<Slot> {
@@ -291,20 +337,25 @@ impl Connections {
 
     /// Opens one more, whose messages are handed to `heard`.
     pub(super) async fn open(&self, heard: impl Fn(Message) + Send + Sync + 'static) -> Result<Live> {
+        let messages = move |push: PushInfo| {
+            if push.kind == PushKind::Message {
+                let mut data = push.data.into_iter().rev();
+                if let (Some(Value::BulkString(said)), Some(Value::BulkString(channel))) = (data.next(), data.next()) {
+                    heard((channel, said));
+                }
+            }
+        };
+        self.open_with(messages).await
+    }
+
+    /// Opens one more, with everything that the server says by itself handed to `pushed`.
+    pub(super) async fn open_with(&self, pushed: impl Fn(PushInfo) + Send + Sync + 'static) -> Result<Live> {
         let end = Arc::new(End::default());
         let ending = Ending(end.clone());
         let push = move |push: PushInfo| {
             match push.kind {
                 PushKind::Disconnection => ending.0.end(),
-                PushKind::Message => {
-                    let mut data = push.data.into_iter().rev();
-                    if let (Some(Value::BulkString(said)), Some(Value::BulkString(channel))) =
-                        (data.next(), data.next())
-                    {
-                        heard((channel, said));
-                    }
-                }
-                _ => {}
+                _ => pushed(push),
             }
             Ok::<(), ()>(())
         };
@@ -316,16 +367,29 @@ impl Connections {
             Dial::One(client) => (Client::clone(client), false),
             Dial::Sentinels(sentinels) => {
                 let (client, at) = sentinels.master().await?;
-                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-                open.retain(|(end, _)| end.upgrade().is_some_and(|end| !end.is_ended()));
-                open.push((Arc::downgrade(&end), at));
+                self.follow(&end, at);
                 (client, true)
             }
+            Dial::Master(client, at) => {
+                self.follow(&end, at.clone());
+                (Client::clone(client), true)
+            }
+            Dial::Cluster(cluster) => (cluster.any()?, false),
         };
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        let connection = connection.map_err(|error| fault::connecting(error, &self.address))?;
+        let another = || Error::new(ErrorKind::Unavailable, "the cluster has just got another master");
+        if self.over.load(Ordering::Acquire) {
+            return Err(another());
+        }
+        let connecting = pin!(client.get_multiplexed_async_connection_with_config(&config));
+        let connection = match select(connecting, pin!(end.wait())).await {
+            Either::Left((connection, _)) => connection.map_err(|error| fault::connecting(error, &self.address))?,
+            Either::Right(_) if self.over.load(Ordering::Acquire) => return Err(another()),
+            Either::Right(_) => {
+                return Err(Error::new(ErrorKind::Unavailable, format!("{} hangs up at once", self.address)));
+            }
+        };
         let live = Live { connection: Arc::new(connection), end, followed };
-        if followed {
+        if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
             // Whoever finds the new master first takes the others along.
             self.cut_stale();
@@ -341,6 +405,9 @@ impl Connections {
 
     /// Closes them all.
     pub(super) fn close(&self) {
+        if let Some(cluster) = self.cluster() {
+            cluster.close();
+        }
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

@@ -60,7 +60,12 @@ fn refusal(error: &RedisError) -> Option<Error> {
         "OOM" => return temporary("the server is out of memory"),
         "MISCONF" => return temporary("the server refuses to write"),
         "NOREPLICAS" => return temporary("the server has too few replicas to accept writes"),
-        "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "LOADING" => return temporary("the server is not ready"),
+        "MASTERDOWN" | "LOADING" => return temporary("the server is not ready"),
+        "CLUSTERDOWN" => return temporary("the cluster is down: not all of its slots have a master"),
+        "TRYAGAIN" => return temporary("the slot of this lock is being moved to another node"),
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            return temporary("the server is a node of a Redis Cluster: name it with redis+cluster://");
+        }
         _ => {}
     }
     // A failing command inside a script comes back with the script's own prefix.

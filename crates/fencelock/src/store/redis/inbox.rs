@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The server stays marked as watched for this long; the mark is renewed every third of it.
-const WATCHED_FOR: Duration = Duration::from_secs(90);
+pub(super) const WATCHED_FOR: Duration = Duration::from_secs(90);
 /// The most tickets that one request looks at.
 const BATCH: usize = 500;
 
@@ -134,8 +134,8 @@ impl Shared {
     }
 
     /// A message has come in. Called by the connection's own task: it must not wait for anything.
-    fn heard(&self, (channel, said): Message) {
-        if channel == self.inbox.as_bytes() {
+    pub(super) fn heard(&self, (channel, said): Message) {
+        if channel.ends_with(script::inbox_end(&self.inbox).as_bytes()) {
             let said = String::from_utf8_lossy(&said);
             let mut words = said.split(' ');
             let (what, id) = (words.next(), words.next().and_then(ticket_id));
@@ -165,7 +165,12 @@ impl Shared {
     async fn look(&self, live: &Live, places: &[Place]) {
         let answer =
             async { standings(live.call(&Self::look_call(places), &self.connections.address).await?, places.len()) };
-        match answer.await {
+        self.looked(places, answer.await);
+    }
+
+    /// What a look has found.
+    pub(super) fn looked(&self, places: &[Place], answer: Result<Vec<Standing>>) {
+        match answer {
             Ok(answers) => {
                 let now = self.clock.now();
                 for (place, standing) in places.iter().zip(answers) {
@@ -202,6 +207,9 @@ impl Shared {
 
     /// Two round trips.
     pub(super) async fn watch_scope(self: &Arc<Self>, scope: Scope) -> Result<BoxStream<'static, Hint>> {
+        if let Some(cluster) = self.connections.cluster() {
+            return self.watch_in(cluster, scope).await;
+        }
         let channel = match &scope {
             Scope::Name(name) => changes(name.key()),
             Scope::Prefix(_) => ALL_CHANGES.to_string(),
@@ -303,12 +311,13 @@ impl Drop for Watch {
     }
 }
 
-struct Watching {
-    hints: BoxStream<'static, Hint>,
-    _watch: Watch,
+/// What is told to one watcher, for as long as its share in the watch is there.
+pub(super) struct Watching<W> {
+    pub(super) hints: BoxStream<'static, Hint>,
+    pub(super) _watch: W,
 }
 
-impl futures_core::Stream for Watching {
+impl<W: Unpin> futures_core::Stream for Watching<W> {
     type Item = Hint;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Hint>> {

@@ -1,5 +1,6 @@
 //! URLs of Redis servers, and what is asked of a server before anything is entrusted to it.
 
+use super::cluster::Cluster;
 use super::connection::{Dial, Live};
 use super::sentinel::Sentinels;
 use crate::error::{Error, ErrorKind, Result, spoken};
@@ -44,6 +45,17 @@ impl Server {
                 replicas,
             });
         }
+        for (scheme, secure) in [("redis+cluster://", false), ("rediss+cluster://", true)] {
+            if let Some(rest) = url.strip_prefix(scheme) {
+                if replicas.is_some() {
+                    return Err(invalid("the option replicas is not for a cluster"));
+                }
+                let tls = if secure { Some(Tls::new(options)?) } else { None };
+                let cluster = Cluster::parse(rest, tls, options)?;
+                let address = cluster.address();
+                return Ok(Server { address, dial: Dial::Cluster(Box::new(cluster)), evictable, replicas });
+            }
+        }
         // The crate's own message may repeat the URL, and with it a password.
         let info = url.into_connection_info().map_err(|_| {
             invalid(
@@ -70,7 +82,7 @@ impl Server {
 pub(super) struct Tls(Option<redis::TlsCertificates>);
 
 impl Tls {
-    fn new(options: &BTreeMap<String, String>) -> Result<Tls> {
+    pub(super) fn new(options: &BTreeMap<String, String>) -> Result<Tls> {
         // Without this, a program that has two providers in its dependencies would panic at the first connection. If the
         // program has chosen one already, that one stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -86,6 +98,15 @@ impl Tls {
             None => Client::open(info),
         };
         client.map_err(|error| invalid("the address or the certificates cannot be used").caused_by(error))
+    }
+}
+
+/// A client for the server at this address.
+pub(super) fn client(info: ConnectionInfo, tls: Option<&Tls>, at: &(String, u16)) -> Result<Client> {
+    match tls {
+        Some(tls) => tls.client(info, at),
+        None => Client::open(info.set_addr(ConnectionAddr::Tcp(at.0.clone(), at.1)))
+            .map_err(|error| invalid("that address cannot be used").caused_by(error)),
     }
 }
 
@@ -164,6 +185,20 @@ pub(super) async fn info(live: &Live, address: &str) -> Result<Facts> {
 /// Asks the server whether it can keep locks, and has been up for long enough: one round trip.
 pub(super) async fn check(live: &Live, address: &str, evictable: bool, grown: Duration) -> Result<()> {
     let facts = info(live, address).await?;
+    if facts.fact("cluster_enabled") == Some("1") {
+        let cure = address.replace("://", "+cluster://");
+        let message = format!("the server is a node of a Redis Cluster: name it as {cure}");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    suits(&facts, 6, evictable, grown)
+}
+
+/// The same of a node of a cluster, which has to know how to tell on the node that has the line.
+pub(super) async fn check_node(live: &Live, address: &str, evictable: bool) -> Result<()> {
+    suits(&info(live, address).await?, 7, evictable, Duration::ZERO)
+}
+
+fn suits(facts: &Facts, needed: u32, evictable: bool, grown: Duration) -> Result<()> {
     let fact = |name: &str| facts.fact(name);
     if fact("loading") == Some("1") {
         return Err(Error::new(ErrorKind::Unavailable, "the server is still loading its data"));
@@ -173,8 +208,8 @@ pub(super) async fn check(live: &Live, address: &str, evictable: bool, grown: Du
         return Err(Error::new(ErrorKind::Denied, message));
     }
     let major = fact("redis_version").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    if major.is_some_and(|major| major < 6) {
-        let message = format!("the server is Redis {}; 6 is needed", fact("redis_version").unwrap_or_default());
+    if major.is_some_and(|major| major < needed) {
+        let message = format!("the server is Redis {}; {needed} is needed", fact("redis_version").unwrap_or_default());
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     if fact("arch_bits").is_some_and(|bits| bits != "64") {

@@ -2,7 +2,6 @@
 
 use crate::name::Name;
 use redis::Cmd;
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Stands in each script where what all of them share is put.
@@ -78,6 +77,17 @@ pub(super) fn watch_key(key: &str) -> String {
     format!("fencelock:{{{key}}}:watch")
 }
 
+/// The channel of a line in a cluster on which this client is told; `client` is the one on which it is told of everything
+/// else. What is put before the last part is taken away again by `expel.lua`.
+pub(super) fn inbox(key: &str, client: &str) -> String {
+    format!("fencelock:{{{key}}}{}", inbox_end(client))
+}
+
+/// How the names of all channels end on which this client is told of tickets.
+pub(super) fn inbox_end(client: &str) -> &str {
+    client.strip_prefix("fencelock").unwrap_or(client)
+}
+
 /// The name's key in a line's key or channel.
 pub(super) fn name_in(key: &str) -> Option<&str> {
     key.strip_prefix("fencelock:{")?.split_once('}').map(|(name, _)| name)
@@ -89,7 +99,7 @@ pub(super) struct Call {
     /// The first key of each ticket's line.
     keys: Vec<String>,
     args: Vec<Vec<u8>>,
-    /// For a cluster: all of its lines are in one slot, and so is the key that marks a watched line.
+    /// For a cluster: all of its lines are one, and the key that marks a watched line is where the line is.
     sharded: bool,
     /// Whether it is about a key that belongs to no line.
     beside: bool,
@@ -114,38 +124,16 @@ impl Call {
         self.args.push(arg.into());
     }
 
-    #[allow(dead_code, reason = "for clusters")]
-    /// The same for a cluster, taken apart: one call for each line, and which of the answers are its own.
-    pub(super) fn by_line(self) -> Vec<(Call, Vec<usize>)> {
-        let count = self.keys.len().max(1);
-        let each = self.args.len() / count;
-        let mut calls: Vec<(Call, Vec<usize>)> = Vec::new();
-        let mut known: HashMap<String, usize> = HashMap::new();
-        let mut args = self.args.into_iter();
-        for (at, key) in self.keys.into_iter().enumerate() {
-            let which = *known.entry(key.clone()).or_insert(calls.len());
-            if which == calls.len() {
-                let call = Call {
-                    script: self.script,
-                    keys: Vec::new(),
-                    args: Vec::new(),
-                    sharded: true,
-                    beside: self.beside,
-                };
-                calls.push((call, Vec::new()));
-            }
-            let (call, answers) = &mut calls[which];
-            call.keys.push(key);
-            call.args.extend(args.by_ref().take(each));
-            answers.push(at);
-        }
-        calls
+    /// The same for a cluster. All of its lines have to be one.
+    pub(super) fn sharded(mut self) -> Call {
+        debug_assert!(self.keys.iter().all(|line| *line == self.keys[0]), "lines of one slot: {:?}", self.keys);
+        self.sharded = true;
+        self
     }
 
-    #[allow(dead_code, reason = "for clusters")]
     /// The key that says where in a cluster it belongs.
     pub(super) fn key(&self) -> &str {
-        &self.keys[0]
+        self.keys.first().map_or("", String::as_str)
     }
 
     fn text(&self) -> &Text {
@@ -204,23 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_taken_apart_by_line() {
-        let mut call = Call::new(&RENEW, 3, 9);
-        for (name, id) in [("a", "1"), ("b", "2"), ("a", "3")] {
-            call.line(&Name::new("", name).unwrap());
-            [id, "lease", "0"].into_iter().for_each(|arg| call.arg(arg));
-        }
-        let parts = call.by_line();
-        assert_eq!(parts.len(), 2);
-        assert_eq!((parts[0].0.key(), &parts[0].1), ("fencelock:{a}", &vec![0, 2]));
-        assert_eq!(parts[0].0.args, ["1", "lease", "0", "3", "lease", "0"].map(|arg| arg.as_bytes().to_vec()));
-        assert_eq!((parts[1].0.keys.len(), &parts[1].1), (1, &vec![1]));
-    }
-
-    #[test]
     fn a_name_can_be_read_from_its_keys() {
         assert_eq!(name_in(&line_key("shop/stock")), Some("shop/stock"));
         assert_eq!(name_in(&changes("a")), Some("a"));
         assert_eq!(name_in("other"), None);
+        assert_eq!(inbox("a", "fencelock:inbox:7"), "fencelock:{a}:inbox:7");
     }
 }

@@ -4,7 +4,7 @@
 
 use super::Shared;
 use super::connection::Live;
-use super::open::{Tls, invalid, with_options};
+use super::open::{self, Tls, invalid, with_options};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::backoff;
 use futures_util::future::{Either, join, join_all, select};
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// How long one sentinel may take; there are others.
-const WITHIN: Duration = Duration::from_millis(500);
+const WITHIN: Duration = Duration::from_secs(1);
 /// A sentinel that has gone silent is asked now and then.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
@@ -90,11 +90,7 @@ impl Sentinels {
 
     fn at(&self, at: &At, redis: RedisConnectionInfo) -> Result<Client> {
         let info = self.theirs.clone().set_redis_settings(redis);
-        match &self.tls {
-            Some(tls) => tls.client(info, at),
-            None => Client::open(info.set_addr(redis::ConnectionAddr::Tcp(at.0.clone(), at.1)))
-                .map_err(|error| invalid("that address cannot be used").caused_by(error)),
-        }
+        open::client(info, self.tls.as_ref(), at)
     }
 
     /// The sentinels, the one that answered last first.

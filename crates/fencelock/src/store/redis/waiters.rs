@@ -128,6 +128,24 @@ impl Waiters {
         self.due_at(book, due);
     }
 
+    /// Messages of this line may have been lost: its tickets are due.
+    pub(super) fn doubt_line(&self, name: &Name) {
+        let mut book = self.book();
+        let waits = |waiter: &&mut Waiter| waiter.found.is_none() && waiter.name == *name;
+        let mut due = Moment::FAR;
+        for waiter in book.waiters.values_mut().filter(waits) {
+            waiter.missed = true;
+            due = due.min(waiter.due());
+        }
+        self.due_at(book, due);
+    }
+
+    /// The lines in which somebody waits.
+    pub(super) fn lines(&self) -> HashSet<Name> {
+        let book = self.book();
+        book.waiters.values().filter(|waiter| waiter.found.is_none()).map(|waiter| waiter.name.clone()).collect()
+    }
+
     /// What the server said of it, by whatever verb. Only of tickets that wait here.
     pub(super) fn told(&self, id: TicketId, standing: Standing, now: Moment) {
         match standing {

@@ -68,7 +68,8 @@ async fn a_holder_with_a_socket_is_told_at_once() {
     let start = std::time::Instant::now();
     other.expel(&held.place.name, token).await.unwrap();
     assert_eq!(doubts.recv_timeout(Duration::from_secs(5)), Ok(Some(held.place.id)));
-    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    // By a datagram as a rule, at once; a lost one is made up for by the tick of 0.9 s.
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     // By its own hand it is told as well.
     let held = mutex("other");
     let token = lock(&holder, &held).await;

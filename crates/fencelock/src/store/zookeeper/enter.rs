@@ -282,6 +282,28 @@ impl Shared {
         Ok(Some(self.stay(place, node, phase, &live, called)))
     }
 
+    /// Whether one that would not queue has no room now: then nothing is made, since nodes that are made and taken back would
+    /// call everybody who waits beside those lines. No round trip where all queue, else one, all lines at once.
+    async fn no_room(&self, live: &Arc<Live>, batch: &[Enter]) -> Result<Option<Vec<Entered>>> {
+        let looks = batch.iter().map(|ticket| async move {
+            if ticket.queue {
+                return Ok(None);
+            }
+            let seats = self.read(live, &ticket.place.name).await?;
+            let admits =
+                crate::line::admits(seats.all().iter().map(|seat| seat.weight), ticket.weight, ticket.capacity);
+            let head = seats.head().filter(|head| !admits && head.capacity == ticket.capacity);
+            let Some(head) = head else { return Ok(None) };
+            let line = node::line_path(&ticket.place.name)?;
+            Ok(Some(Entered::Full { holder: self.seen(live, &line, &head.child).await? }))
+        });
+        let found = join_all(looks).await.into_iter().collect::<Result<Vec<_>>>()?;
+        if found.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        Ok(Some(found.into_iter().map(|one| one.unwrap_or(Entered::Full { holder: None })).collect()))
+    }
+
     /// Several tickets, all or none: one transaction and a reading of each line, sent together.
     pub(super) async fn enter_all(self: &Arc<Self>, batch: &[Enter]) -> Result<Vec<Entered>> {
         let called = self.clock.now();
@@ -295,6 +317,9 @@ impl Shared {
             let line = node::line_path(&ticket.place.name)?;
             let prefix = node::prefix(&line, ticket.place.id, ticket.kind, ticket.weight, ticket.capacity);
             tickets.push((line, prefix, Arc::new(Record::of(ticket)?)));
+        }
+        if let Some(refused) = self.no_room(&live, batch).await? {
+            return Ok(refused);
         }
         batch.iter().for_each(|ticket| self.lines.expect(&ticket.place, &live));
         let forget = || batch.iter().for_each(|ticket| self.lines.forget(&ticket.place));

@@ -130,7 +130,11 @@ async fn follow(shared: Weak<Shared>, folder: String, watcher: PersistentWatcher
         if Seats::read(vec![child.to_string()]).head().is_some()
             && let Some(key) = node::line_key(line)
         {
-            this.watches.hints.tell(&Name::from_key(key, None));
+            let name = Name::from_key(key, None);
+            match event.event_type {
+                EventType::NodeCreated => this.watches.hints.entered(&name),
+                _ => this.watches.hints.tell(&name),
+            }
         }
     }
 }

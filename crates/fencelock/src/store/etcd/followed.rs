@@ -1,0 +1,290 @@
+//! A line that is followed: read once, then kept up to date by what the watch tells. Pure: no I/O.
+//!
+//! What it says may be old, and so it only says whose turn it *may* be: a grant counts when a transaction has seen the ticket.
+
+use super::keys;
+use super::rpc::event::EventType;
+use super::rpc::{Event, KeyValue};
+use crate::line;
+use crate::store::TicketId;
+use prost::bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::task::{Context, Poll, Waker};
+
+/// How a ticket stands, as far as is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Its turn may have come.
+    Maybe,
+    /// Not yet.
+    NotYet,
+    /// It is not in the line.
+    Gone,
+    /// The line is not known, or not yet far enough.
+    Unknown,
+}
+
+/// What counts of a ticket.
+struct Slim {
+    key: Bytes,
+    weight: u32,
+    capacity: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Followed {
+    /// Whether the line has been read since the watch was opened.
+    read: bool,
+    /// The revision in which it was read, and the one up to which it is known.
+    base: i64,
+    revision: i64,
+    /// By the revision in which they were made, which is their number.
+    tickets: BTreeMap<i64, Slim>,
+    made: HashMap<Bytes, i64>,
+    /// What was told before the line was read.
+    early: Vec<Event>,
+    /// Waiting tickets, their numbers, and whom to wake.
+    wakers: HashMap<TicketId, (i64, Waker)>,
+}
+
+impl Followed {
+    /// Something may have been missed: the line has to be read again.
+    pub(super) fn gap(&mut self) {
+        self.read = false;
+        self.early.clear();
+    }
+
+    /// The line was read, at `revision`.
+    pub(super) fn read(&mut self, name: &str, kvs: &[KeyValue], revision: i64) {
+        if self.read && revision < self.revision {
+            return; // the watch was faster
+        }
+        self.tickets.clear();
+        self.made.clear();
+        kvs.iter().for_each(|kv| self.put(name, kv));
+        self.read = true;
+        (self.base, self.revision) = (revision, revision);
+        for event in std::mem::take(&mut self.early) {
+            self.apply(name, &event);
+        }
+        self.wake();
+    }
+
+    /// The watch told something.
+    pub(super) fn told(&mut self, name: &str, events: Vec<Event>) {
+        if !self.read {
+            self.early.extend(events);
+            return;
+        }
+        events.iter().for_each(|event| self.apply(name, event));
+        self.wake();
+    }
+
+    fn apply(&mut self, name: &str, event: &Event) {
+        let Some(kv) = &event.kv else { return };
+        if kv.mod_revision <= self.base {
+            return; // known from the reading already
+        }
+        match event.r#type() {
+            EventType::Put => self.put(name, kv),
+            EventType::Delete => {
+                if let Some(made) = self.made.remove(&kv.key) {
+                    self.tickets.remove(&made);
+                }
+            }
+        }
+        self.revision = self.revision.max(kv.mod_revision);
+    }
+
+    fn put(&mut self, name: &str, kv: &KeyValue) {
+        // A ticket that cannot be read excludes: whoever waits for it is told by its own next reading.
+        let (weight, capacity) = match keys::ticket(name, kv) {
+            None => return,
+            Some(Ok(ticket)) => (ticket.record.weight, ticket.record.capacity),
+            Some(Err(_)) => (line::WHOLE, line::WHOLE),
+        };
+        self.made.insert(kv.key.clone(), kv.create_revision);
+        self.tickets.insert(kv.create_revision, Slim { key: kv.key.clone(), weight, capacity });
+    }
+
+    /// The number of the last ticket that is inside.
+    fn frontier(&self) -> i64 {
+        let mut ahead = 0;
+        let mut frontier = 0;
+        for (number, ticket) in &self.tickets {
+            if !line::fits(ahead, ticket.weight, ticket.capacity) {
+                break;
+            }
+            ahead += u64::from(ticket.weight);
+            frontier = *number;
+        }
+        frontier
+    }
+
+    /// A ticket that keeps one out that came now, for as long as it is there: its key and its number. The last one, since it
+    /// will stay the longest.
+    pub(super) fn blocker(&self, weight: u32, capacity: u32) -> Option<(Bytes, i64)> {
+        let blocks = |ticket: &Slim| ticket.capacity == capacity && !line::fits(ticket.weight.into(), weight, capacity);
+        self.tickets.first_key_value().filter(|(_, head)| self.read && head.capacity == capacity)?;
+        let (made, ticket) = self.tickets.iter().next_back().filter(|(_, last)| blocks(last))?;
+        Some((ticket.key.clone(), *made))
+    }
+
+    /// How the ticket with this number stands.
+    pub(super) fn turn(&self, number: i64) -> Turn {
+        if !self.read || self.revision < number {
+            Turn::Unknown
+        } else if !self.tickets.contains_key(&number) {
+            Turn::Gone
+        } else if number <= self.frontier() {
+            Turn::Maybe
+        } else {
+            Turn::NotYet
+        }
+    }
+
+    /// Ready when there is something to be asked of the server about this ticket.
+    pub(super) fn poll(&mut self, id: TicketId, number: i64, cx: &mut Context<'_>) -> Poll<Turn> {
+        match self.turn(number) {
+            Turn::Unknown | Turn::NotYet => {
+                self.wakers.insert(id, (number, cx.waker().clone()));
+                Poll::Pending
+            }
+            turn => {
+                self.wakers.remove(&id);
+                Poll::Ready(turn)
+            }
+        }
+    }
+
+    /// Nobody waits for this ticket here any more.
+    pub(super) fn forget(&mut self, id: TicketId) {
+        self.wakers.remove(&id);
+    }
+
+    /// Wakes whoever has something to ask.
+    fn wake(&mut self) {
+        if self.wakers.is_empty() {
+            return;
+        }
+        let frontier = self.frontier();
+        let Followed { wakers, tickets, revision, .. } = self;
+        wakers.retain(|_, (number, waker)| {
+            let waits = *number > *revision || (*number > frontier && tickets.contains_key(number));
+            if !waits {
+                waker.wake_by_ref();
+            }
+            waits
+        });
+    }
+
+    /// Wakes everybody: the watch has failed.
+    pub(super) fn wake_all(&mut self) {
+        self.wakers.drain().for_each(|(_, (_, waker))| waker.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn kv(lease: i64, made: i64) -> KeyValue {
+        let key = format!("a/{lease:x}").into();
+        KeyValue { key, lease, create_revision: made, mod_revision: made, ..KeyValue::default() }
+    }
+
+    fn put(lease: i64, made: i64) -> Event {
+        Event { r#type: EventType::Put.into(), kv: Some(kv(lease, made)) }
+    }
+
+    fn delete(lease: i64, at: i64) -> Event {
+        let gone = KeyValue { create_revision: 0, lease: 0, mod_revision: at, ..kv(lease, 0) };
+        Event { r#type: EventType::Delete.into(), kv: Some(gone) }
+    }
+
+    fn turns(line: &Followed, numbers: &[i64]) -> Vec<Turn> {
+        numbers.iter().map(|number| line.turn(*number)).collect()
+    }
+
+    #[test]
+    fn what_is_told_before_the_reading_counts_after_it() {
+        let mut line = Followed::default();
+        assert_eq!(line.turn(5), Turn::Unknown);
+        line.told("a", vec![delete(1, 7), put(4, 8)]);
+        assert_eq!(line.turn(5), Turn::Unknown, "it has not been read");
+        // The reading is older than one part of what was told, and newer than another.
+        line.told("a", vec![delete(2, 10), put(5, 11)]);
+        line.read("a", &[kv(2, 5), kv(3, 6), kv(4, 8)], 9);
+        assert_eq!(
+            turns(&line, &[5, 6, 8, 11, 12]),
+            [Turn::Gone, Turn::Maybe, Turn::NotYet, Turn::NotYet, Turn::Unknown]
+        );
+    }
+
+    #[test]
+    fn an_older_reading_changes_nothing() {
+        let mut line = Followed::default();
+        line.read("a", &[kv(2, 5), kv(3, 6)], 6);
+        line.told("a", vec![delete(2, 10)]);
+        line.read("a", &[kv(2, 5), kv(3, 6)], 7);
+        assert_eq!(turns(&line, &[5, 6]), [Turn::Gone, Turn::Maybe]);
+        line.gap();
+        assert_eq!(line.turn(6), Turn::Unknown);
+        line.read("a", &[kv(3, 6)], 7);
+        assert_eq!(turns(&line, &[5, 6]), [Turn::Gone, Turn::Maybe]);
+    }
+
+    #[test]
+    fn both_halves_of_one_transaction_count() {
+        let mut line = Followed::default();
+        line.read("a", &[kv(2, 5)], 5);
+        line.told("a", vec![delete(2, 9), put(3, 9)]);
+        assert_eq!(turns(&line, &[5, 9]), [Turn::Gone, Turn::Maybe]);
+    }
+
+    #[test]
+    fn a_blocker_is_of_the_same_capacity() {
+        let mut line = Followed::default();
+        assert_eq!(line.blocker(1, line::WHOLE), None, "it has not been read");
+        line.read("a", &[], 4);
+        assert_eq!(line.blocker(1, line::WHOLE), None, "nobody is there");
+        line.told("a", vec![put(2, 5), put(3, 6)]);
+        assert_eq!(line.blocker(1, line::WHOLE), Some(("a/3".into(), 6)));
+        assert_eq!(line.blocker(1, 3), None);
+    }
+
+    #[test]
+    fn only_whoever_has_something_to_ask_is_woken() {
+        let mut line = Followed::default();
+        let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
+        let ids: Vec<TicketId> = (0..3).map(|_| TicketId::new()).collect();
+        let numbers = [6, 7, 8];
+        let poll = |line: &mut Followed, i: usize| {
+            let waker = Waker::from(counts[i].clone());
+            line.poll(ids[i], numbers[i], &mut Context::from_waker(&waker))
+        };
+        line.read("a", &[kv(2, 5), kv(3, 6), kv(4, 7), kv(5, 8)], 8);
+        (0..3).for_each(|i| assert_eq!(poll(&mut line, i), Poll::Pending));
+        line.told("a", vec![put(6, 9)]);
+        line.told("a", vec![delete(2, 10)]);
+        line.told("a", vec![delete(5, 11)]);
+        let woken: Vec<usize> = counts.iter().map(|count| count.0.load(Ordering::SeqCst)).collect();
+        assert_eq!(woken, [1, 0, 1], "the first came in, the last is gone");
+        assert_eq!(poll(&mut line, 0), Poll::Ready(Turn::Maybe));
+        assert_eq!(poll(&mut line, 2), Poll::Ready(Turn::Gone));
+        line.forget(ids[1]);
+        line.told("a", vec![delete(3, 12)]);
+        assert_eq!(counts[1].0.load(Ordering::SeqCst), 0);
+    }
+}

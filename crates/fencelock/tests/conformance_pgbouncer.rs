@@ -1,0 +1,35 @@
+//! The conformance suite on the PostgreSQL store behind a real PgBouncer in transaction mode: nothing is told there, so
+//! everybody looks.
+
+#[path = "postgres_store/pgbouncer.rs"]
+mod pgbouncer;
+#[path = "postgres_store/server.rs"]
+#[allow(dead_code, reason = "the store's own tests use the rest")]
+mod server;
+#[path = "sql_store/under.rs"]
+mod under;
+
+use fencelock::store::Store;
+use fencelock::store::postgres::PostgresStore;
+use fencelock_testkit::Provider;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn main() {
+    fencelock_testkit::be_a_worker_if_asked();
+    let url = under::a_server(|| {
+        let server = server::Server::start(&[]);
+        let pooler = pgbouncer::PgBouncer::start(&server);
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", pooler.port);
+        ((pooler, server), url)
+    });
+    let at = url.clone();
+    let open = move || {
+        let url = at.clone();
+        async move {
+            let store = PostgresStore::connect(&url, &Default::default()).await;
+            Arc::new(store.expect("the store opens")) as Arc<dyn Store>
+        }
+    };
+    fencelock_testkit::main(Provider::new("pgbouncer", open).lease(Duration::from_secs(2)).url(&url));
+}

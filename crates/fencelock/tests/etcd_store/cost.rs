@@ -1,0 +1,61 @@
+//! What it costs: messages counted by the server, not timed.
+
+use crate::server::Cluster;
+use fencelock::Locks;
+use std::sync::{Arc, Mutex};
+use tokio::sync::Barrier;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_messages_for_a_cycle_that_nobody_contends() {
+    let cluster = Cluster::one();
+    let locks = Locks::connect(&cluster.url()).await.unwrap();
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    // The session's marker and its watch come a little later.
+    crate::soon("the session is watched", || cluster.ctl(&["get", "--prefix", "%fencelock/"]).contains("session"))
+        .await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let before = cluster.messages();
+    for _ in 0..100 {
+        locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    }
+    let spent = cluster.messages() - before;
+    // A keep-alive every ten seconds may fall into it.
+    assert!((200..=206).contains(&spent), "{spent} messages for 100 cycles");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn four_messages_at_most_for_a_cycle_however_many_wait() {
+    let cluster = Cluster::one();
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(Locks::connect(&cluster.url()).await.unwrap());
+    }
+    for locks in &clients {
+        locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+    }
+    let rounds = 10;
+    let start = Arc::new(Barrier::new(65));
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for i in 0..64 {
+        let (locks, start, tokens) = (clients[i % 4].clone(), start.clone(), tokens.clone());
+        tasks.push(tokio::spawn(async move {
+            start.wait().await;
+            for _ in 0..rounds {
+                let guard = locks.mutex("hot").lock().await.unwrap();
+                tokens.lock().unwrap().push(guard.token().number());
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    let before = cluster.messages();
+    start.wait().await;
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let cycle = (cluster.messages() - before) as f64 / (64.0 * f64::from(rounds));
+    assert!((2.0..=4.0).contains(&cycle), "{cycle} messages for each cycle");
+    let tokens = tokens.lock().unwrap();
+    assert_eq!(tokens.len(), 64 * rounds as usize);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "tokens grow");
+}
