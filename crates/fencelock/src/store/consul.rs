@@ -41,7 +41,7 @@ use super::{
     Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
 };
 use crate::clock::{Clock, Moment};
-use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use api::{Agent, Done, Entry, MOST_OPERATIONS, Operation};
 use futures_util::future::{Either, join_all, select};
@@ -56,6 +56,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 mod api;
+mod entering;
 mod foreign;
 mod lines;
 mod sessions;
@@ -182,111 +183,6 @@ impl Shared {
         }
     }
 
-    /// Puts a ticket down as ours, with the session it has or is to have.
-    async fn take_down(self: &Arc<Self>, ticket: &Enter) -> Result<Mine> {
-        let record = Record::of(ticket)?;
-        let before = self.mine().get(&ticket.place).filter(|mine| !mine.session.has_ended()).cloned();
-        if let Some(before) = before {
-            return Ok(before);
-        }
-        let mine = Mine { session: self.session_for(ticket.lease).await?, record, known: None, token: None };
-        self.mine().insert(ticket.place.clone(), mine.clone());
-        Ok(mine)
-    }
-
-    /// One transaction; one more where somebody is refused, or where a session turned out to have ended.
-    async fn enter(self: &Arc<Self>, batch: &[Enter]) -> Result<Vec<Entered>> {
-        let called = self.clock.now();
-        let mut again = false;
-        let (mine, entries) = loop {
-            let mut mine = Vec::with_capacity(batch.len());
-            for ticket in batch {
-                mine.push(self.take_down(ticket).await?);
-            }
-            match self.send_enter(batch, &mine).await {
-                Ok(Done::Well(entries)) => break (mine, entries),
-                Ok(Done::Refused(why)) => {
-                    if !why.contains("invalid session") || again {
-                        batch.iter().for_each(|ticket| drop(self.mine().remove(&ticket.place)));
-                        return Err(Error::new(ErrorKind::Broken, format!("the server refused the ticket: {why}")));
-                    }
-                    // It ended since the last renewal: its tickets are gone, this one can have another.
-                    again = true;
-                    mine.iter().filter(|mine| why.contains(&mine.session.id)).for_each(|mine| mine.session.end());
-                    if let Some(host) = self.host.get() {
-                        host.doubt(None);
-                    }
-                }
-                Err(error) => {
-                    if error.effect() == Effect::None {
-                        batch.iter().for_each(|ticket| drop(self.mine().remove(&ticket.place)));
-                    }
-                    return Err(error);
-                }
-            }
-        };
-        self.drop_strangers(&entries);
-        let mut entered = Vec::with_capacity(batch.len());
-        let mut mismatch = None;
-        for (ticket, mine) in batch.iter().zip(&mine) {
-            let name = &ticket.place.name;
-            let picture = Arc::new(lines::picture(name, &entries)?);
-            let index = entries.iter().map(|entry| entry.modify_index).max().unwrap_or(0);
-            let known = Known { index, picture: picture.clone() };
-            self.lines.learn(name, &known);
-            if let Some(mine) = self.mine().get_mut(&ticket.place) {
-                mine.known = Some(known);
-            }
-            let lease = mine.session.remaining(called);
-            let token = picture.get(ticket.place.id).and_then(|ticket| ticket.token);
-            mismatch = mismatch.or_else(|| lines::held_by_foreign_lock(name, &entries));
-            entered.push(match (picture.standing(ticket.place.id), token) {
-                (Standing::Inside, Some(token)) => Entered::Admitted { token, lease },
-                // One that stood in the line before goes on standing there.
-                (Standing::Waiting, token) if ticket.queue || mine.known.is_some() => {
-                    Entered::Queued { token, lease, ahead: picture.other(&[ticket.place.id]) }
-                }
-                (Standing::Waiting, _) => Entered::Full { holder: picture.head() },
-                (Standing::Mismatch { there }, _) => {
-                    mismatch.get_or_insert_with(|| Error::mismatch(&name.shown(), ticket.capacity, there));
-                    Entered::Full { holder: None }
-                }
-                _ => return Err(api::unreadable()),
-            });
-        }
-        if mismatch.is_none() && !entered.iter().any(|one| matches!(one, Entered::Full { .. })) {
-            return Ok(entered);
-        }
-        let places: Vec<Place> = batch.iter().map(|ticket| ticket.place.clone()).collect();
-        self.leave(&places).await.map_err(Error::effect_unknown)?;
-        match mismatch {
-            Some(mismatch) => Err(mismatch),
-            None => Ok(entered
-                .into_iter()
-                .map(|one| match one {
-                    Entered::Full { .. } => one,
-                    _ => Entered::Full { holder: None },
-                })
-                .collect()),
-        }
-    }
-
-    async fn send_enter(&self, batch: &[Enter], mine: &[Mine]) -> Result<Done> {
-        let keys: Vec<String> = batch.iter().map(|one| lines::key(&one.place.name, one.place.id)).collect();
-        let values: Vec<Vec<u8>> = mine.iter().map(|mine| mine.record.to_bytes()).collect();
-        let prefixes: Vec<String> = batch.iter().map(|one| lines::prefix(&one.place.name)).collect();
-        let locks = keys.iter().zip(&values).zip(mine);
-        let mut operations: Vec<Operation<'_>> = locks
-            .map(|((key, value), mine)| Operation::Lock { key, value, session: &mine.session.id, flags: 0 })
-            .collect();
-        operations.extend(prefixes.iter().map(|prefix| Operation::GetTree(prefix)));
-        match self.agent.transaction(&operations).await? {
-            // What the lock operations say has no value in it; the trees have everything.
-            Done::Well(mut entries) => Ok(Done::Well(entries.split_off(batch.len().min(entries.len())))),
-            refused => Ok(refused),
-        }
-    }
-
     /// One transaction for each 32 tickets.
     async fn leave(&self, batch: &[Place]) -> Result<Vec<Presence>> {
         let mut left = Vec::with_capacity(batch.len());
@@ -314,44 +210,66 @@ impl Shared {
         Ok((entries, Known { index, picture }))
     }
 
+    /// No request until something is heard of the line that may concern this ticket; then one.
     async fn wait(self: &Arc<Self>, place: &Place, until: Moment) -> Result<Waited> {
         let known = self.mine().get(place).and_then(|mine| mine.known.clone());
-        let known = match known {
+        let known = match known.filter(|known| known.picture.standing(place.id) == Standing::Waiting) {
             Some(known) => known,
-            // Not ours, or its enter was never answered: what is there now counts.
-            None => self.read(&place.name).await?.1,
+            // Not ours, or not waiting when we last looked: what is there now counts.
+            None => match self.look_again(place).await? {
+                (Waited::Waiting, known) => known,
+                (waited, _) => return Ok(waited),
+            },
         };
-        if known.picture.standing(place.id) == Standing::Gone {
-            return Ok(Waited::Gone);
-        }
         let entered = known.index;
         let mut line = self.follow(&place.name, known);
         loop {
             let known = line.borrow_and_update().clone();
             // What was read before our ticket was entered says nothing of it.
-            if known.index >= entered {
-                let token = known.picture.get(place.id).and_then(|ticket| ticket.token);
-                match (known.picture.standing(place.id), token) {
-                    (Standing::Inside, Some(token)) => return Ok(Waited::Admitted { token }),
-                    (Standing::Gone, _) => return Ok(Waited::Gone),
-                    _ => {}
+            let standing = Some(known.picture.standing(place.id)).filter(|_| known.index >= entered);
+            // A picture may be old, and says nothing of our own ticket's life: a transaction does.
+            match standing {
+                Some(Standing::Inside) => {
+                    let token = known.picture.get(place.id).and_then(|ticket| ticket.token);
+                    return match (self.is_there(place).await?, token) {
+                        (true, Some(token)) => Ok(Waited::Admitted { token }),
+                        _ => Ok(self.look_again(place).await?.0),
+                    };
                 }
+                Some(Standing::Gone) => match self.look_again(place).await?.0 {
+                    Waited::Waiting => {}
+                    waited => return Ok(waited),
+                },
+                _ => {}
             }
             match select(pin!(line.changed()), pin!(self.clock.sleep_until(until))).await {
                 Either::Left((Ok(()), _)) => {}
                 Either::Left((Err(_), _)) => return Ok(Waited::Waiting),
                 // The slow tick for whatever was never told.
-                Either::Right(_) => break,
+                Either::Right(_) => return Ok(self.look_again(place).await?.0),
             }
         }
+    }
+
+    /// Whether the session of one of our tickets still holds its key: one request.
+    async fn is_there(&self, place: &Place) -> Result<bool> {
+        let session = self.mine().get(place).map(|mine| mine.session.id.clone());
+        let (key, Some(session)) = (lines::key(&place.name, place.id), session) else { return Ok(false) };
+        let check = Operation::CheckSession { key: &key, session: &session };
+        Ok(matches!(self.agent.transaction(&[check]).await?, Done::Well(_)))
+    }
+
+    /// How a ticket stands now: one request.
+    async fn look_again(self: &Arc<Self>, place: &Place) -> Result<(Waited, Known)> {
         let (_, known) = self.read(&place.name).await?;
         self.lines.learn(&place.name, &known);
         let token = known.picture.get(place.id).and_then(|ticket| ticket.token);
-        Ok(match (known.picture.standing(place.id), token) {
+        let waited = match (known.picture.standing(place.id), token) {
             (Standing::Inside, Some(token)) => Waited::Admitted { token },
             (Standing::Gone, _) => Waited::Gone,
             _ => Waited::Waiting,
-        })
+        };
+        Ok((waited, known))
     }
 
     /// One request for each session, and one for each 64 tickets, all at once.
@@ -412,63 +330,6 @@ impl Shared {
             }
             Done::Refused(_) => Ok(Presence::Gone),
         }
-    }
-
-    /// Two transactions: a second, exclusive ticket is entered beside the first; then one of the two goes.
-    async fn upgrade(self: &Arc<Self>, place: &Place, new: TicketId) -> Result<Upgraded> {
-        let new = Place { name: place.name.clone(), id: new };
-        let (old_key, new_key) = (lines::key(&place.name, place.id), lines::key(&new.name, new.id));
-        let (old, done) = {
-            let mine = self.mine();
-            (mine.get(place).cloned(), mine.get(&new).cloned())
-        };
-        if let Some((done, token)) = done.as_ref().and_then(|done| Some((done, done.token?))) {
-            let check = Operation::CheckSession { key: &new_key, session: &done.session.id };
-            return Ok(match self.agent.transaction(&[check]).await? {
-                Done::Well(_) => Upgraded::Admitted { token },
-                Done::Refused(_) => Upgraded::Gone,
-            });
-        }
-        let Some(mut raised) = done.clone().or(old) else { return Ok(Upgraded::Gone) };
-        raised.record.raise();
-        raised.known = None;
-        self.mine().insert(new.clone(), raised.clone());
-        let (value, session) = (raised.record.to_bytes(), raised.session.id.as_str());
-        let prefix = lines::prefix(&place.name);
-        // A repeated call may find the first ticket gone already; then only the second one counts.
-        let holds = if done.is_some() { &new_key } else { &old_key };
-        let operations = [
-            Operation::CheckSession { key: holds, session },
-            Operation::Lock { key: &new_key, value: &value, session, flags: 0 },
-            Operation::GetTree(&prefix),
-        ];
-        let entries = match self.agent.transaction(&operations).await? {
-            Done::Well(entries) => entries,
-            Done::Refused(_) if done.is_some() => {
-                // The first try was not carried out, or it was and has lapsed: begin anew.
-                self.mine().remove(&new);
-                return if self.mine().contains_key(place) {
-                    Box::pin(self.upgrade(place, new.id)).await
-                } else {
-                    Ok(Upgraded::Gone)
-                };
-            }
-            Done::Refused(_) => {
-                self.mine().remove(&new);
-                return Ok(Upgraded::Gone);
-            }
-        };
-        let picture = lines::picture(&place.name, &entries[1.min(entries.len())..])?;
-        if let Some(by) = picture.other(&[place.id, new.id]) {
-            self.leave(std::slice::from_ref(&new)).await?;
-            return Ok(Upgraded::Held { by: Some(by) });
-        }
-        let token = picture.get(new.id).and_then(|ticket| ticket.token).ok_or_else(api::unreadable)?;
-        self.leave(std::slice::from_ref(place)).await?;
-        if let Some(raised) = self.mine().get_mut(&new) {
-            raised.token = Some(token);
-        }
-        Ok(Upgraded::Admitted { token })
     }
 
     /// One read and one transaction.

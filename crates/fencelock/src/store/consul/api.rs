@@ -75,6 +75,10 @@ pub(super) enum Operation<'a> {
 }
 
 impl Operation<'_> {
+    fn only_reads(&self) -> bool {
+        matches!(self, Operation::CheckSession { .. } | Operation::GetTree(_))
+    }
+
     fn json(&self) -> Value {
         let kv = match self {
             Operation::Lock { key, value, session, flags } => {
@@ -214,7 +218,9 @@ impl Agent {
     /// All or nothing. One request.
     pub(super) async fn transaction(&self, operations: &[Operation<'_>]) -> Result<Done> {
         let body = Value::Array(operations.iter().map(Operation::json).collect());
-        let reply = self.ask(Method::PUT, "/v1/txn", Some(body), ANSWER_WITHIN).await?;
+        // One that only reads is answered by whoever leads for sure, not by who believes that it still does.
+        let path = if operations.iter().all(Operation::only_reads) { "/v1/txn?consistent" } else { "/v1/txn" };
+        let reply = self.ask(Method::PUT, path, Some(body), ANSWER_WITHIN).await?;
         let answer: Answer = serde_json::from_slice(&reply.body).map_err(|_| unreadable())?;
         let troubles: Vec<String> = answer.errors.unwrap_or_default().into_iter().map(|error| error.what).collect();
         match troubles.is_empty() && reply.status != StatusCode::CONFLICT {
