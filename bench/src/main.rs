@@ -10,6 +10,7 @@
 //! - `hold locks=N secs=S tag=X`
 //! - `pingpong secs=S tag=X settle_us=5000 jitter_us=0 procs=1|2`
 
+mod floor_consul;
 mod floor_etcd;
 mod floors;
 mod idle;
@@ -22,9 +23,9 @@ use params::Params;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: fencelock-bench worker IMPL ADDR pair|idle|hold|pingpong [key=value...]
-  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session
-         (or each with -unfair), and floor- before sqlite, redis, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session
-  ADDR   a file (sqlite), a name (memory), host:port (redis, redis-cluster, zookeeper, etcd, postgres, mysql), or a store URL
+  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, etcd, consul, postgres, postgres-session, mysql, mysql-session
+         (or each with -unfair), and floor- before sqlite, redis, zookeeper, etcd, consul, postgres, postgres-session, mysql, mysql-session
+  ADDR   a file (sqlite), a name (memory), host:port (redis, redis-cluster, zookeeper, etcd, consul, postgres, mysql), or a store URL
   pair      threads=1 secs=3 names=own|one|N warm=1 hold_us=0 tag=bench   (then waits for one line on stdin)
   idle      waiters=100 secs=5 tag=bench
   hold      locks=1000 secs=5 tag=bench

@@ -35,9 +35,9 @@ impl Drop for Theirs {
     }
 }
 
-/// How many clients ask the server for this key and wait for the answer.
+/// How many sessions of `consul lock` there are.
 fn sessions(server: &Server) -> usize {
-    server.request("GET", "/v1/session/list", "").map_or(0, |(_, body)| body.matches("Consul API Lock").count())
+    server.request("GET", "/v1/session/list", "").map_or(0, |(_, body)| body.matches("Consul lock for").count())
 }
 
 pub(crate) async fn consul_lock_and_our_mutex_exclude_each_other() {

@@ -1,5 +1,5 @@
-//! Starts Consul agents for the tests: `consul` from the path, or what `FENCELOCK_CONSUL` names; on free ports, killed when
-//! dropped.
+//! Starts Consul agents for the tests: what `FENCELOCK_CONSUL` names, `consul` from the path, or one that lies beside the build;
+//! on free ports, killed when dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,8 +13,11 @@ pub(crate) fn program() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("FENCELOCK_CONSUL") {
         return Some(named.into());
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join("consul")).find(|program| program.is_file())
+    // Where `cargo xtask test` unpacks it, if the machine has none.
+    let unpacked = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("consul/usr/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain([unpacked]);
+    folders.find_map(|folder| Some(folder.join("consul")).filter(|program| program.is_file()))
 }
 
 /// What to say where there is none.
