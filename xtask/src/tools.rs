@@ -135,7 +135,8 @@ pub(crate) enum Found {
 pub(crate) fn provide(tools: &'static [Tool], install: bool) -> Vec<(&'static Tool, Found)> {
     let missing: Vec<&Tool> = tools.iter().filter(|tool| find(tool).is_none()).collect();
     // What is in another Debian only is got in another way, and does not keep the rest from being installed.
-    let (elsewhere, here): (Vec<&Tool>, Vec<&Tool>) = missing.iter().partition(|tool| side::suite(tool).is_some());
+    let (elsewhere, here): (Vec<&Tool>, Vec<&Tool>) =
+        missing.iter().copied().partition(|tool| side::suite(tool).is_some());
     let mut packages: Vec<&str> = here.iter().flat_map(|tool| tool.packages).copied().collect();
     packages.sort_unstable();
     packages.dedup();

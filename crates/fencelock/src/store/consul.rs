@@ -4,7 +4,7 @@
 //! # What it costs
 //!
 //! Lock and unlock are one transaction each: the one that enters reads the line as well. Waiters of one process share one
-//! blocking query per name, and the hand-over is decided from what it brings. A renewal is one request per session, and one
+//! blocking query per name; what it brings decides whose turn it is, and one more request makes sure of it. A renewal is one request per session, and one
 //! for each 64 tickets to see that they are still there.
 //!
 //! # What it promises

@@ -120,9 +120,10 @@ pub(crate) async fn no_leader_is_no_loss() {
             .is_some_and(|(status, _)| status == 500)
     })
     .await;
+    let error = locks.inspect("a").await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, fencelock::Effect::Unknown), "{error}");
     let error = locks.mutex("b").lock_within(Duration::from_secs(3)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert_eq!(error.effect(), fencelock::Effect::Unknown, "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut), "{error}");
     assert_ne!(guard.state(), State::Lost, "nobody said that it is gone");
     cluster[1].restart();
     cluster[2].restart();

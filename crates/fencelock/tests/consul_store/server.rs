@@ -101,7 +101,7 @@ impl Server {
                     args.extend(ports.iter().map(|[_, _, serf, _]| format!("-retry-join=127.0.0.1:{serf}")));
                     for setting in [
                         r#"session_ttl_min="1s""#,
-                        "performance { raft_multiplier = 1 }",
+                        r#"performance { raft_multiplier = 1 rpc_hold_timeout = "1s" }"#,
                         "leave_on_terminate=false",
                         "disable_update_check=true",
                         r#"gossip_lan { probe_interval="100ms" probe_timeout="50ms" gossip_interval="20ms" suspicion_mult=2 }"#,
