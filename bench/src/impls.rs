@@ -1,5 +1,6 @@
 //! What can be measured: our locks on a store, and the floor below them.
 
+use crate::floors::consul::FloorConsul;
 use crate::floors::etcd::FloorEtcd;
 use crate::floors::sql::{self as floors, Floor};
 use crate::worker::Failure;
@@ -18,6 +19,7 @@ pub(crate) enum Client {
     FloorZookeeper(zookeeper_client::Client),
     FloorSql(Floor, String),
     FloorEtcd(FloorEtcd),
+    FloorConsul(FloorConsul),
 }
 
 /// One held lock.
@@ -28,6 +30,7 @@ pub(crate) enum Held {
     FloorZookeeper { client: zookeeper_client::Client, path: String },
     FloorSql { floor: Floor, name: String },
     FloorEtcd { floor: FloorEtcd, name: String, made: i64 },
+    FloorConsul { floor: FloorConsul, name: String },
 }
 
 impl Client {
@@ -66,6 +69,7 @@ impl Client {
             "floor-etcd" => return Ok(Client::FloorEtcd(FloorEtcd::connect(addr).await?)),
             "etcd" if addr.contains("://") => addr.to_string(),
             "etcd" => format!("etcd://{addr}"),
+            "floor-consul" => return Ok(Client::FloorConsul(FloorConsul::connect(addr).await?)),
             "consul" if addr.contains("://") => addr.to_string(),
             "consul" => format!("consul://{addr}"),
             "memory" | "sqlite" if addr.starts_with(&format!("{kind}:")) => addr.to_string(),
@@ -120,6 +124,12 @@ impl Client {
                 };
                 Ok(Held::FloorEtcd { floor: floor.clone(), name: name.to_string(), made })
             }
+            Client::FloorConsul(floor) => {
+                while !floor.acquire(name).await? {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Ok(Held::FloorConsul { floor: floor.clone(), name: name.to_string() })
+            }
         }
     }
 
@@ -158,6 +168,7 @@ impl Held {
             Held::FloorZookeeper { client, path } => client.delete(&path, None).await?,
             Held::FloorSql { floor, name } => floor.release(&name).await?,
             Held::FloorEtcd { floor, name, made } => floor.delete(&name, made).await?,
+            Held::FloorConsul { floor, name } => floor.release(&name).await?,
         }
         Ok(())
     }

@@ -10,9 +10,9 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 const WORKER: &str = "\
-  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session
-         (or each with -unfair), and floor- before sqlite, redis, zookeeper, etcd, postgres, postgres-session, mysql, mysql-session
-  ADDR   a file (sqlite), a name (memory), host:port (redis, redis-cluster, zookeeper, etcd, postgres, mysql), or a store URL";
+  IMPL   memory, sqlite, redis, redis-cluster, quorum, zookeeper, etcd, consul, postgres, postgres-session, mysql, mysql-session
+         (or each with -unfair), and floor- before sqlite, redis, zookeeper, etcd, consul, postgres, postgres-session, mysql, mysql-session
+  ADDR   a file (sqlite), a name (memory), host:port (redis, redis-cluster, zookeeper, etcd, consul, postgres, mysql), or a store URL";
 
 /// Measures fencelock, the floors below it, and its peers.
 #[derive(Parser)]

@@ -7,8 +7,20 @@ use std::process::Command;
 use std::time::Instant;
 
 /// The library must build, and be clean, with each of these alone.
-const FEATURES: &[&str] =
-    &["", "memory", "sqlite", "test-util", "redis", "postgres", "mysql", "zookeeper", "etcd", "tower", "memory,sqlite"];
+const FEATURES: &[&str] = &[
+    "",
+    "memory",
+    "sqlite",
+    "test-util",
+    "redis",
+    "postgres",
+    "mysql",
+    "zookeeper",
+    "etcd",
+    "consul",
+    "tower",
+    "memory,sqlite",
+];
 
 /// Runs every check, whatever the others say. `Ok(true)` if all are satisfied.
 pub(crate) fn check() -> Result<bool> {

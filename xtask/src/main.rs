@@ -7,6 +7,7 @@ mod mutants;
 mod proto;
 mod report;
 mod run;
+mod side;
 mod soak;
 mod table;
 mod test;

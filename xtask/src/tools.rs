@@ -4,6 +4,7 @@
 
 use crate::Result;
 use crate::run::{self, End, say};
+use crate::side;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,7 +16,8 @@ pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// What uses it.
     pub(crate) used_by: &'static str,
-    /// Where it may be: a name to look up, or a path in which one `*` stands for any folder (the last one found counts).
+    /// Where it may be: a name to look up, a path in which one `*` stands for any folder (the last one found counts), one below
+    /// the workspace, or a variable of the environment that names it.
     pub(crate) found_at: &'static [&'static str],
     /// The packages that bring it.
     pub(crate) packages: &'static [&'static str],
@@ -102,6 +104,20 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["etcd-client"],
         required: true,
     },
+    Tool {
+        name: "Go",
+        used_by: "the etcd store beside the mutex of etcd's Go client",
+        found_at: &["go", "/usr/local/go/bin/go"],
+        packages: &["golang-go"],
+        required: false,
+    },
+    Tool {
+        name: "Consul",
+        used_by: "the Consul store, on one server and on three",
+        found_at: &["$FENCELOCK_CONSUL", "consul", "target/tmp/consul/usr/bin/consul"],
+        packages: &["consul"],
+        required: false,
+    },
 ];
 
 /// What became of a tool.
@@ -118,7 +134,10 @@ pub(crate) enum Found {
 /// Looks for every tool, and installs what is missing if that is wanted and allowed.
 pub(crate) fn provide(tools: &'static [Tool], install: bool) -> Vec<(&'static Tool, Found)> {
     let missing: Vec<&Tool> = tools.iter().filter(|tool| find(tool).is_none()).collect();
-    let mut packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages).copied().collect();
+    // What is in another Debian only is got in another way, and does not keep the rest from being installed.
+    let (elsewhere, here): (Vec<&Tool>, Vec<&Tool>) =
+        missing.iter().copied().partition(|tool| side::suite(tool).is_some());
+    let mut packages: Vec<&str> = here.iter().flat_map(|tool| tool.packages).copied().collect();
     packages.sort_unstable();
     packages.dedup();
     let outcome = match (packages.is_empty(), install) {
@@ -126,9 +145,11 @@ pub(crate) fn provide(tools: &'static [Tool], install: bool) -> Vec<(&'static To
         (_, false) => Err("not installed, as asked".to_string()),
         (_, true) => install_packages(&packages),
     };
+    let outcomes: Vec<(&str, Result<()>)> = elsewhere.iter().map(|tool| (tool.name, fetch(tool, install))).collect();
     let judge = |tool: &'static Tool| {
         let was_missing = missing.iter().any(|other| other.name == tool.name);
-        let found = match (find(tool), was_missing, &outcome) {
+        let own = outcomes.iter().find(|(name, _)| *name == tool.name).map(|(_, outcome)| outcome);
+        let found = match (find(tool), was_missing, own.unwrap_or(&outcome)) {
             (Some(path), false, _) => Found::At(path),
             (Some(path), true, _) => Found::Installed(path),
             (None, _, Err(why)) => Found::Missing(why.clone()),
@@ -139,18 +160,30 @@ pub(crate) fn provide(tools: &'static [Tool], install: bool) -> Vec<(&'static To
     tools.iter().map(judge).collect()
 }
 
+/// Gets a tool that is in another Debian only.
+fn fetch(tool: &Tool, install: bool) -> Result<()> {
+    if !install {
+        return Err("not fetched, as asked".to_string());
+    }
+    let suite = side::suite(tool).unwrap_or_default();
+    tool.packages.iter().try_for_each(|package| side::unpack(package, suite))
+}
+
 fn find(tool: &Tool) -> Option<PathBuf> {
     tool.found_at.iter().find_map(|place| look(place))
 }
 
 fn look(place: &str) -> Option<PathBuf> {
+    if let Some(variable) = place.strip_prefix('$') {
+        return std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file());
+    }
     if let Some((before, after)) = place.split_once("/*/") {
         let mut folders: Vec<PathBuf> = std::fs::read_dir(before).ok()?.flatten().map(|entry| entry.path()).collect();
         folders.sort();
         return folders.into_iter().rev().map(|folder| folder.join(after)).find(|path| path.is_file());
     }
     if place.contains('/') {
-        return Some(PathBuf::from(place)).filter(|path| path.is_file());
+        return Some(crate::root().join(place)).filter(|path| path.is_file());
     }
     // Servers live where only root's PATH leads.
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,5 @@
 //! The floors below our stores: the barest correct calls on a connection with the store's settings.
 
+pub(crate) mod consul;
 pub(crate) mod etcd;
 pub(crate) mod sql;

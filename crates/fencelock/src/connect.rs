@@ -149,6 +149,22 @@ pub const SCHEMES: &[Scheme] = &[
         built_in: cfg!(feature = "etcd"),
         options: &["ca", "cert", "key"],
     },
+    Scheme {
+        scheme: "consul",
+        form: "consul://[TOKEN@]HOST[:PORT]",
+        about: "everybody who reaches a Consul cluster",
+        feature: "consul",
+        built_in: cfg!(feature = "consul"),
+        options: &["layout", "lock_delay"],
+    },
+    Scheme {
+        scheme: "consuls",
+        form: "consuls://[TOKEN@]HOST[:PORT]",
+        about: "the same over TLS",
+        feature: "consul",
+        built_in: cfg!(feature = "consul"),
+        options: &["layout", "lock_delay", "ca", "cert", "key"],
+    },
 ];
 
 /// A URL, taken apart.
@@ -279,6 +295,23 @@ impl Target {
             #[cfg(feature = "redis")]
             "quorum" => {
                 let store = crate::store::quorum::QuorumStore::connect(&self.rest, &self.options).await?;
+                Ok(Arc::new(match label {
+                    Some(label) => store.label(label),
+                    None => store,
+                }))
+            }
+            #[cfg(feature = "consul")]
+            scheme @ ("consul" | "consuls") => {
+                use crate::store::consul::{ConsulLockStore, ConsulStore, is_foreign};
+                let url = format!("{scheme}:{}", self.rest);
+                if is_foreign(&self.options) {
+                    let store = ConsulLockStore::connect(&url, &self.options).await?;
+                    return Ok(Arc::new(match label {
+                        Some(label) => store.label(label),
+                        None => store,
+                    }));
+                }
+                let store = ConsulStore::connect(&url, &self.options).await?;
                 Ok(Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,

@@ -26,6 +26,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "consul")]
+pub mod consul;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod hints;

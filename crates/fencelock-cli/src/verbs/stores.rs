@@ -73,6 +73,13 @@ fn promises(scheme: &str) -> &'static [&'static str] {
             "waiters are woken at once, and so is a holder whose session ends",
             "leases of 2 s and more",
         ],
+        "consul" | "consuls" => &[
+            "fair",
+            "tokens grow for ever, over the loss of any minority of the servers",
+            "waiters are woken at once",
+            "leases of 10 s and more; a dead holder blocks for up to two of its leases",
+            "layout=consul-lock shares the lock of `consul lock`: mutexes only, not fair",
+        ],
         _ => &[],
     }
 }

@@ -255,6 +255,14 @@ etcds://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
     for the same over TLS
     fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once, and so is a holder whose session ends; leases of 2 s and more
     options: namespace, label, ca, cert, key
+consul://[TOKEN@]HOST[:PORT]
+    for everybody who reaches a Consul cluster
+    fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once; leases of 10 s and more; a dead holder blocks for up to two of its leases; layout=consul-lock shares the lock of `consul lock`: mutexes only, not fair
+    options: namespace, label, layout, lock_delay
+consuls://[TOKEN@]HOST[:PORT]
+    for the same over TLS
+    fair; tokens grow for ever, over the loss of any minority of the servers; waiters are woken at once; leases of 10 s and more; a dead holder blocks for up to two of its leases; layout=consul-lock shares the lock of `consul lock`: mutexes only, not fair
+    options: namespace, label, layout, lock_delay, ca, cert, key
 "
     );
     let json: serde_json::Value = serde_json::from_str(&home.say("stores --json").stdout).unwrap();

@@ -59,6 +59,8 @@ pub(crate) struct Leave {
     pub(super) tries: u32,
     /// It was confirmed at least once; what is left is to see to an orphan.
     pub(super) confirmed: bool,
+    /// How often it was confirmed.
+    pub(super) watched: u32,
     /// A guard's end that waits for `min_hold`: its ticket is renewed until then.
     pub(super) lingering: Option<Arc<Hold>>,
     pub(super) done: Option<oneshot::Sender<Presence>>,

@@ -58,6 +58,25 @@ async fn the_timer_of_a_bounded_wait_is_not_set_where_there_is_room() {
 }
 
 #[test]
+fn an_orphan_is_not_left_again_for_ever() {
+    use crate::store::Lifetime;
+    let lease = Duration::from_secs(30);
+    for (lifetime, leases, most) in
+        [(Lifetime::Ticket, 1, 10), (Lifetime::Session, super::WATCHED, 40), (Lifetime::Connection, super::WATCHED, 40)]
+    {
+        let (mut watched, mut times) = (Duration::ZERO, 0);
+        while watched < lease * leases {
+            watched += super::watch_after(lifetime, lease, times);
+            times += 1;
+        }
+        assert!(times <= most, "{lifetime:?}: left {times} times");
+        assert_eq!(super::watch_after(lifetime, lease, 0), lease / 10, "what comes late comes soon as a rule");
+    }
+    let short = super::watch_after(Lifetime::Session, Duration::from_millis(1), 31);
+    assert_eq!(short, Duration::from_millis(10), "never in a hot loop");
+}
+
+#[test]
 fn everything_can_be_sent_and_shared() {
     fn both<T: Send + Sync + Unpin + 'static>() {}
     both::<Locks>();

@@ -4,7 +4,7 @@ use crate::proxy::Proxy;
 use crate::server::Cluster;
 use crate::{rounds, within};
 use fencelock::{Locks, MutexGuard, Options, State};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// Longer than anything takes on a busy machine.
@@ -44,8 +44,15 @@ async fn a_session_that_is_revoked_is_told_at_once() {
         let second = locks.mutex("b").lock().await.unwrap();
         let next = wait_for(&other, "a");
         waiting(&other, "a", 1).await;
-        cluster.ctl(&["lease", "revoke", &lease_of(&cluster, "b", &[])]);
+        let lease = lease_of(&cluster, "b", &[]);
+        let revoking = Instant::now();
+        cluster.ctl(&["lease", "revoke", &lease]);
+        let revoked = Instant::now();
         within(AT_ONCE, "being told of the loss", guard.lost()).await;
+        // The program that revokes ends a moment after the server has done it: from its start it is too much, from its end too
+        // little.
+        let (most, least) = (revoking.elapsed(), revoked.elapsed());
+        println!("counted: told of a revocation {least:?} after it was answered, {most:?} after it was asked for");
         within(AT_ONCE, "being told of the other loss", second.lost()).await;
         assert_eq!(guard.state(), State::Lost);
         let next = within(LONG, "the next one", next).await.unwrap().unwrap();

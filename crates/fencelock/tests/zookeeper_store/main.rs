@@ -5,6 +5,7 @@ mod faults;
 mod follower;
 mod proxy;
 mod refusals;
+#[allow(dead_code, reason = "shared with other tests of the store")]
 mod server;
 #[path = "../redis_store/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of another store")]

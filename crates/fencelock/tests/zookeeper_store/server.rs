@@ -17,8 +17,23 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) pid: u32,
     dir: TempDir,
+    /// Where its clients find it.
+    host: String,
     port: u16,
     flags: Vec<String>,
+    /// What stands before its command line: how to get to where it is to run.
+    through: Vec<String>,
+}
+
+/// A member of an ensemble that does not live where the others do.
+pub(crate) struct Seat {
+    /// Where the others find it, and by which ports.
+    pub(crate) host: String,
+    pub(crate) ports: [u16; 2],
+    /// Where clients find it.
+    pub(crate) client: (String, u16),
+    /// What stands before its command line.
+    pub(crate) through: Vec<String>,
 }
 
 impl Server {
@@ -34,7 +49,7 @@ impl Server {
             let port = free_port();
             let mut config = vec![format!("clientPort={port}"), "clientPortAddress=127.0.0.1".into()];
             config.extend(lines.iter().map(|line| line.to_string()));
-            let mut server = Server::prepare(dir, port, &config, flags);
+            let mut server = Server::prepare(dir, ("127.0.0.1", port), &config, flags, &[]);
             if server.wait_until_up() {
                 return server;
             }
@@ -42,7 +57,13 @@ impl Server {
         panic!("no ZooKeeper could be started");
     }
 
-    fn prepare(dir: TempDir, port: u16, config: &[String], flags: &[&str]) -> Server {
+    fn prepare(
+        dir: TempDir,
+        (host, port): (&str, u16),
+        config: &[String],
+        flags: &[&str],
+        through: &[String],
+    ) -> Server {
         let folder = dir.path().to_string_lossy().into_owned();
         let data = dir.path().join("data");
         std::fs::create_dir_all(&data).expect("a folder in our own folder");
@@ -53,8 +74,8 @@ impl Server {
         std::fs::write(dir.path().join("zoo.cfg"), format!("{common}dataDir={folder}/data\n{lines}"))
             .expect("a file in our own folder");
         let flags: Vec<String> = flags.iter().map(|flag| flag.replace("$DIR", &folder)).collect();
-        let (child, pid) = spawn(dir.path(), &flags);
-        Server { child, pid, dir, port, flags }
+        let (child, pid) = spawn(dir.path(), &flags, through);
+        Server { child, pid, dir, host: host.to_string(), port, flags, through: through.to_vec() }
     }
 
     /// Whether it serves (and is ours: another process may have taken the port first, then ours has ended).
@@ -83,12 +104,12 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("zookeeper://127.0.0.1:{}", self.port)
+        format!("zookeeper://{}:{}", self.host, self.port)
     }
 
     /// What it answers to one of its words of four letters.
     pub(crate) fn ask(&self, word: &str) -> Option<String> {
-        let address = ([127, 0, 0, 1], self.port).into();
+        let address = (self.host.parse::<std::net::IpAddr>().expect("an address"), self.port).into();
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         stream.write_all(word.as_bytes()).ok()?;
@@ -115,7 +136,7 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         self.kill();
         for _ in 0..5 {
-            (self.child, self.pid) = spawn(self.dir.path(), &self.flags);
+            (self.child, self.pid) = spawn(self.dir.path(), &self.flags, &self.through);
             if self.wait_until_up() {
                 return;
             }
@@ -166,16 +187,33 @@ impl Ensemble {
             let dir = tempfile::tempdir().expect("a temporary folder");
             std::fs::create_dir_all(dir.path().join("data")).expect("a folder in our own folder");
             std::fs::write(dir.path().join("data/myid"), (me + 1).to_string()).expect("a file in our own folder");
-            servers.push(Server::prepare(dir, *client, &config, &[]));
+            servers.push(Server::prepare(dir, ("127.0.0.1", *client), &config, &[], &[]));
         }
         let mut ensemble = Ensemble { servers };
         let up = ensemble.servers.iter_mut().all(Server::wait_until_up);
         up.then_some(ensemble)
     }
 
+    /// With each of them in a place of its own.
+    pub(crate) fn seated(seats: &[Seat; 3]) -> Option<Ensemble> {
+        let mut config = vec!["standaloneEnabled=false".to_string()];
+        for (n, Seat { host, ports: [quorum, election], client, .. }) in seats.iter().enumerate() {
+            config.push(format!("server.{}={host}:{quorum}:{election};{}:{}", n + 1, client.0, client.1));
+        }
+        let start = |(me, seat): (usize, &Seat)| {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            std::fs::create_dir_all(dir.path().join("data")).expect("a folder in our own folder");
+            std::fs::write(dir.path().join("data/myid"), (me + 1).to_string()).expect("a file in our own folder");
+            Server::prepare(dir, (&seat.client.0, seat.client.1), &config, &[], &seat.through)
+        };
+        let mut ensemble = Ensemble { servers: seats.iter().enumerate().map(start).collect() };
+        let up = ensemble.servers.iter_mut().all(Server::wait_until_up);
+        up.then_some(ensemble)
+    }
+
     /// All of them.
     pub(crate) fn url(&self) -> String {
-        let hosts: Vec<String> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        let hosts: Vec<String> = self.servers.iter().map(|server| format!("{}:{}", server.host, server.port)).collect();
         format!("zookeeper://{}", hosts.join(","))
     }
 
@@ -201,7 +239,7 @@ impl Ensemble {
 const GUARD: &str =
     r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
-fn spawn(dir: &Path, flags: &[String]) -> (Child, u32) {
+fn spawn(dir: &Path, flags: &[String], through: &[String]) -> (Child, u32) {
     let small = ["-XX:+UseSerialGC", "-Xms16m", "-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"];
     let quick = [
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
@@ -216,7 +254,9 @@ fn spawn(dir: &Path, flags: &[String]) -> (Child, u32) {
     let jars = ["zookeeper", "slf4j-simple", "netty-all", "netty-codec", "netty-resolver"];
     let jars: Vec<String> = jars.iter().map(|jar| jars_in().join(format!("{jar}.jar")).display().to_string()).collect();
     let mut child = Command::new("sh")
-        .args(["-c", GUARD, "sh", "java"])
+        .args(["-c", GUARD, "sh"])
+        .args(through)
+        .arg("java")
         .args(small)
         .args(quick)
         .args(flags)
