@@ -70,7 +70,8 @@ impl Contender {
                     let _ = self.child.wait();
                     let words = std::fs::read_to_string(&self.complaint).unwrap_or_default();
                     let last = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-                    return Err(format!("it ended: {last}").into());
+                    // The first clause: some list what they would have known.
+                    return Err(format!("it ended: {}", last.split(';').next().unwrap_or(last)).into());
                 }
             }
         }

@@ -52,7 +52,10 @@ pub(crate) struct Args {
 impl Args {
     fn wants(&self, row: &Row) -> bool {
         let quick = !self.quick || plan::QUICK.contains(&row.id);
-        quick && (self.only.is_empty() || self.only.iter().any(|word| row.id.contains(word.as_str())))
+        // The whole name of a row means that row.
+        let named = |word: &String| ROWS.iter().any(|row| row.id == word);
+        let matches = |word: &String| if named(word) { row.id == word } else { row.id.contains(word.as_str()) };
+        quick && (self.only.is_empty() || self.only.iter().any(matches))
     }
 
     fn locks(&self, row: &Row) -> Vec<&'static str> {
@@ -105,7 +108,9 @@ pub(crate) fn report(folder: &Path) -> Result<(), Failure> {
     for (name, picture) in chart::all(&results) {
         std::fs::write(folder.join(name), picture)?;
     }
-    let text = report::markdown(&results);
+    // What a person has to say about the run.
+    let notes = std::fs::read_to_string(folder.join("NOTES.md")).unwrap_or_default();
+    let text = report::markdown(&results, &notes);
     std::fs::write(folder.join("README.md"), &text)?;
     std::fs::write(folder.join("summary.tsv"), report::summary(&results))?;
     println!("{text}");

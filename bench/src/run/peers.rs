@@ -37,7 +37,7 @@ pub(crate) fn is_ours(lock: &str) -> bool {
 
 /// A Java program needs longer until its compiler has seen the loop.
 pub(crate) fn warm_secs(lock: &str) -> f64 {
-    if program_of(lock) == Program::Java { 2.5 } else { 0.7 }
+    if program_of(lock) == Program::Java { 6.0 } else { 0.7 }
 }
 
 /// The programs that were built, or why not.

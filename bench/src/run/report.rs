@@ -39,7 +39,7 @@ fn duels(results: &Results) -> Vec<Duel> {
 }
 
 /// Everything.
-pub(crate) fn markdown(results: &Results) -> String {
+pub(crate) fn markdown(results: &Results, notes: &str) -> String {
     let mut text = String::from("# Ours against the others, one run\n\n");
     text += "Times are comparable only inside this run: locks took turns (A B A B) in every row, each figure is the median of the rounds, and \
              the range behind it is the least and the most. Requests, bytes and processor time per cycle are what noise cannot touch. \
@@ -52,6 +52,9 @@ pub(crate) fn markdown(results: &Results) -> String {
         plain(&results.settings),
         versions(results)
     );
+    if !notes.trim().is_empty() {
+        let _ = writeln!(text, "{}\n", notes.trim());
+    }
     let duels = duels(results);
     // Others of ours are told in the tables of the rows.
     let peers = || duels.iter().filter(|duel| !peers::is_ours(duel.other));
@@ -328,7 +331,7 @@ mod tests {
 
     #[test]
     fn what_we_lose_stands_before_what_we_win() {
-        let text = markdown(&results(100.0, 200.0));
+        let text = markdown(&results(100.0, 200.0), "");
         let (lost, won) = (text.find("## Where we lose").unwrap(), text.find("## Where we do not").unwrap());
         let row = text.find("| redis-one | cycles/s | 100 | redisson-lock | 200 | **0.50** |").unwrap();
         assert!(lost < row && row < won, "{text}");
@@ -338,7 +341,7 @@ mod tests {
 
     #[test]
     fn what_did_not_run_is_not_met() {
-        let text = markdown(&results(400.0, 200.0));
+        let text = markdown(&results(400.0, 200.0), "");
         assert!(text.contains("| redis-one | cycles/s >= 1.50 x redisson-lock | 400 against 300 | met |"), "{text}");
         assert!(text.contains("| redis-own-64 | cycles/s >= 10.0 x redisson-lock | *not run* | |"), "{text}");
     }
