@@ -42,7 +42,7 @@ fn duels(results: &Results) -> Vec<Duel> {
 pub(crate) fn markdown(results: &Results, notes: &str) -> String {
     let mut text = String::from("# Ours against the others, one run\n\n");
     text += "Times are comparable only inside this run: locks took turns (A B A B) in every row, each figure is the median of the rounds, and \
-             the range behind it is the least and the most. Requests, bytes and processor time per cycle are what noise cannot touch. \
+             the range behind it is the least and the most. Requests and bytes per cycle are what noise cannot touch; processor time suffers less from it than time does. \
              Client and server share the cores. A ratio above one is better for ours. Every lock has its own defaults; `-fast` is the best \
              setting that its documentation allows, where the default waits long between two looks.\n\n";
     let _ = writeln!(
