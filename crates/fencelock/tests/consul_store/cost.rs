@@ -5,7 +5,7 @@ use crate::within;
 use fencelock::Locks;
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Barrier;
 
 /// Where a server tells what it does.
@@ -18,15 +18,21 @@ impl Counters {
         (Counters(socket), format!(r#"telemetry {{ statsd_address = "127.0.0.1:{port}" disable_hostname = true }}"#))
     }
 
-    /// The requests that were told since the last call, by what they were; ends when nothing is told for a while.
+    /// The requests that were told since the last call, by what they were; ends when none is told for a while. The server tells
+    /// of other things all the time.
     fn requests(&self) -> Vec<String> {
-        let mut told = Vec::new();
+        let (mut told, mut latest) = (Vec::new(), Instant::now());
         let mut packet = vec![0; 65_536];
-        self.0.set_read_timeout(Some(Duration::from_millis(700))).expect("a timeout");
-        while let Ok(length) = self.0.recv(&mut packet) {
+        self.0.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        while latest.elapsed() < Duration::from_secs(1) {
+            let Ok(length) = self.0.recv(&mut packet) else { continue };
             let text = String::from_utf8_lossy(&packet[..length]).into_owned();
             let requests = text.lines().filter_map(|line| line.split_once("http.")?.1.split_once(':'));
+            let before = told.len();
             told.extend(requests.map(|(what, _)| what.to_string()));
+            if told.len() > before {
+                latest = Instant::now();
+            }
         }
         told
     }
