@@ -37,6 +37,7 @@ use crate::store::{BoxFuture, Mode};
 use crate::token::Token;
 use std::time::Duration;
 
+pub mod change;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]

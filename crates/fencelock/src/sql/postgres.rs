@@ -73,17 +73,17 @@ pub fn fence_statement(schema: &str, token: &Token) -> Result<Statement> {
     })
 }
 
+fn typed<'a>(statement: &'a Statement) -> Vec<(&'a (dyn tokio_postgres::types::ToSql + Sync), Type)> {
+    let typed = |parameter: &'a Parameter| match parameter {
+        Parameter::Text(text) => (text as &'a (dyn tokio_postgres::types::ToSql + Sync), Type::TEXT),
+        Parameter::Number(number) => (number as _, Type::INT8),
+        Parameter::Truth(truth) => (truth as _, Type::BOOL),
+    };
+    statement.parameters.iter().map(typed).collect()
+}
+
 async fn run(transaction: &Transaction<'_>, statement: &Statement) -> Result<Row> {
-    let parameters: Vec<_> = statement
-        .parameters
-        .iter()
-        .map(|parameter| match parameter {
-            Parameter::Text(text) => (text as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT),
-            Parameter::Number(number) => (number as _, Type::INT8),
-            Parameter::Truth(truth) => (truth as _, Type::BOOL),
-        })
-        .collect();
-    let rows = transaction.query_typed(&statement.text, &parameters).await.map_err(of_transaction)?;
+    let rows = transaction.query_typed(&statement.text, &typed(statement)).await.map_err(of_transaction)?;
     rows.into_iter().next().ok_or_else(|| Error::new(ErrorKind::Broken, "the database gave no answer"))
 }
 
@@ -146,5 +146,11 @@ impl InTransaction for InSchema<'_, '_> {
 
     fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<u64>>> {
         Box::pin(fence(self.transaction, self.schema, token))
+    }
+}
+
+impl super::change::Changing for Transaction<'_> {
+    fn change<'a>(&'a mut self, statement: &'a Statement) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move { self.execute_typed(&statement.text, &typed(statement)).await.map_err(of_transaction) })
     }
 }

@@ -138,7 +138,7 @@ fn user() -> Option<&'static str> {
     is_root().then_some("--user=mysql")
 }
 
-fn give_away(folder: &Path) {
+pub(crate) fn give_away(folder: &Path) {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let Some(line) = users.lines().find(|line| line.starts_with("mysql:")).filter(|_| is_root()) else { return };
     let mut fields = line.split(':').skip(2).map(|field| field.parse::<u32>().ok());

@@ -489,14 +489,16 @@ async fn peek(
     let ids = places.iter().map(|place| bytes(place.id.as_bytes())).collect::<Vec<_>>().join(", ");
     let spelled = names.iter().map(|name| bytes(name.as_bytes())).collect::<Vec<_>>().join(", ");
     let mut script = Script::default();
-    script.add(sql!("now"), &[]).add(sql!("look"), &[("ids", &ids), ("names", &spelled)]);
-    let mut answers = client.run(&script.0).await?.into_iter();
-    let (tickets, lines) = (next(&mut answers)?, next(&mut answers)?);
-    let mut there = HashMap::new();
-    for row in &tickets {
-        let key = (string(row, 0)?.unwrap_or_default(), string(row, 1)?.unwrap_or_default());
-        if int(row, 4)?.is_some_and(|left| left > 0) {
-            there.insert(key, (int(row, 2)?, int(row, 3)?));
+    script.add(sql!("look"), &[("ids", &ids), ("names", &spelled)]);
+    let rows = client.run_alone(&script.0).await?;
+    let (mut there, mut rests) = (HashMap::new(), HashMap::new());
+    for row in &rows {
+        let (id, name) = (string(row, 1)?.unwrap_or_default(), string(row, 2)?.unwrap_or_default());
+        let rest = int(row, 5)?.unwrap_or(0);
+        if int(row, 0)? == Some(1) {
+            rests.insert(name, rest);
+        } else if rest > 0 {
+            there.insert((id, name), (int(row, 3)?, int(row, 4)?));
         }
     }
     let found = |place: &Place| match there.get(&(place.id.to_string(), place.name.key().to_string())) {
@@ -504,12 +506,6 @@ async fn peek(
         Some((_, None)) => Waited::Waiting,
         Some((token, Some(_))) => Waited::Admitted { token: number(*token) },
     };
-    let mut rests = HashMap::new();
-    for row in &lines {
-        if let (Some(name), Some(rest)) = (string(row, 0)?, int(row, 1)?) {
-            rests.insert(name, rest);
-        }
-    }
     Ok((places.iter().map(found).collect(), rests))
 }
 

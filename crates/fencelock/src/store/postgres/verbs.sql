@@ -697,5 +697,3 @@ BEGIN
   END IF;
   RETURN NEXT;
 END $$;
-
-INSERT INTO fencelock.layout (version, floor) VALUES (1, 0) ON CONFLICT DO NOTHING;
