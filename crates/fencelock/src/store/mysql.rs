@@ -56,13 +56,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub(crate) use fault::of_transaction;
-pub(crate) use verbs::seen;
+pub(crate) use script::seen;
 
 mod attend;
 mod client;
 mod fault;
 mod hosts;
 mod registers;
+mod script;
+mod seeing;
 mod session;
 mod verbs;
 
@@ -132,7 +134,7 @@ impl MysqlStore {
         let mut after: Option<Vec<u8>> = None;
         let mut all = 0;
         loop {
-            let (upto, reaped) = verbs::reap(&self.client, after.as_deref(), attend::REAPED, idle).await?;
+            let (upto, reaped) = seeing::reap(&self.client, after.as_deref(), attend::REAPED, idle).await?;
             all += reaped;
             if upto.is_none() {
                 return Ok(all);
@@ -232,14 +234,14 @@ impl Store for MysqlStore {
             client.stir();
             attend::start(client);
             let here = std::slice::from_ref(place);
-            let found = verbs::look(client, here).await?.pop().unwrap_or(Waited::Gone);
+            let found = seeing::look(client, here).await?.pop().unwrap_or(Waited::Gone);
             if found != Waited::Waiting {
                 return Ok(found);
             }
             client.bell.ring();
             match select(pin!(listening.hear()), client.clock.sleep_until(until)).await {
                 Either::Left((found, _)) => Ok(found),
-                Either::Right(_) => Ok(verbs::look(client, here).await?.pop().unwrap_or(Waited::Gone)),
+                Either::Right(_) => Ok(seeing::look(client, here).await?.pop().unwrap_or(Waited::Gone)),
             }
         })
     }
@@ -282,11 +284,11 @@ impl Store for MysqlStore {
     }
 
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
-        Box::pin(verbs::inspect(&self.client, name))
+        Box::pin(seeing::inspect(&self.client, name))
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<Listed>>> {
-        Box::pin(verbs::list(&self.client, prefix, after, limit))
+        Box::pin(seeing::list(&self.client, prefix, after, limit))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -43,7 +43,10 @@ impl Registers for EtcdStore {
                     Err(Error::new(ErrorKind::Broken, "a register was written by something else").named(name.shown()))
                 }
                 // Whatever comes has a larger one.
-                None => Ok(Held { value: None, version: version(found.header.ok_or_else(txn::unreadable)?.revision) }),
+                None => Ok(Held {
+                    value: None,
+                    version: version(found.header.ok_or_else(txn::unreadable)?.revision, false),
+                }),
             }
         })
     }

@@ -3,7 +3,7 @@
 use super::client::{self, Answers};
 use super::fault;
 use super::hosts::Hosts;
-use super::verbs::{broken, bytes, int, maybe, number, seen, string};
+use super::script::{broken, bytes, int, maybe, number, seen, string};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
