@@ -17,6 +17,8 @@ mod replica;
 mod rights;
 #[path = "mysql_store/server.rs"]
 mod server;
+#[path = "sql_store/soak.rs"]
+mod soak;
 #[path = "mysql_store/tables.rs"]
 mod tables;
 #[path = "mysql_store/telling.rs"]
@@ -95,11 +97,6 @@ fn ticket(name: &str, weight: u32, capacity: u32, queue: bool) -> Enter {
         held: Vec::new(),
         note: Note { host: "here".into(), pid: 7, identity: "a test".into(), reason: None, value: None },
     }
-}
-
-/// Whether this is a long run.
-fn soaking() -> bool {
-    std::env::var_os("FENCELOCK_SOAK").is_some_and(|soak| soak == "1")
 }
 
 /// Something that must happen soon.

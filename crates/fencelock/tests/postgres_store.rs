@@ -21,6 +21,8 @@ mod rights;
 mod server;
 #[path = "postgres_store/session.rs"]
 mod session;
+#[path = "sql_store/soak.rs"]
+mod soak;
 #[path = "postgres_store/standby.rs"]
 mod standby;
 #[path = "postgres_store/tables.rs"]
@@ -99,11 +101,6 @@ fn ticket(name: &str, weight: u32, capacity: u32, queue: bool) -> Enter {
         held: Vec::new(),
         note: Note { host: "here".into(), pid: 7, identity: "a test".into(), reason: None, value: None },
     }
-}
-
-/// Whether this is a long run.
-fn soaking() -> bool {
-    std::env::var_os("FENCELOCK_SOAK").is_some_and(|soak| soak == "1")
 }
 
 /// Something that must happen soon.

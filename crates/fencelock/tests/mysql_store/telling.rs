@@ -1,7 +1,8 @@
 //! Who learns of what, and what it costs: here nothing is told, one poller looks for all.
 
 use crate::server::Server;
-use crate::{fresh, open, place, soaking, soon, ticket};
+use crate::soak::{counted, soaking};
+use crate::{fresh, open, place, soon, ticket};
 use fencelock::clock::Moment;
 use fencelock::line::WHOLE;
 use fencelock::store::{Entered, Hint, Scope, Store, Waited, Wake};
@@ -74,7 +75,7 @@ async fn a_crowd_that_waits_costs_next_to_nothing() {
     let before = statements().await;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let cost = statements().await - before - 1;
-    println!("counted: {cost} statements in {seconds} s for {count} waiters on MariaDB");
+    counted(&format!("{cost} statements in {seconds} s for {count} waiters on MariaDB"));
     // Looks, and the renewals of everybody, which come once in ten seconds.
     let renewals = if soaking() { 0 } else { 20 };
     assert!(cost <= 5 * seconds as i64 + renewals, "{cost} statements in {seconds} s");

@@ -1,7 +1,8 @@
 //! Who is told of what, and how soon: grants, expulsions, changes; and that it works where nothing can be told.
 
 use crate::server::Server;
-use crate::{open, place, soaking, soon, ticket};
+use crate::soak::{counted, soaking};
+use crate::{open, place, soon, ticket};
 use fencelock::clock::Moment;
 use fencelock::line::WHOLE;
 use fencelock::store::{Entered, Hint, Scope, Store, Waited, Wake};
@@ -138,7 +139,7 @@ async fn a_crowd_that_waits_costs_next_to_nothing() {
     let before = statements().await;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let cost = statements().await - before;
-    println!("counted: {cost} statements in {seconds} s for {count} waiters on PostgreSQL");
+    counted(&format!("{cost} statements in {seconds} s for {count} waiters on PostgreSQL"));
     // The renewals of everybody come once in ten seconds, and may all be in a short look.
     let renewals = if soaking() { 0 } else { 8 };
     assert!(cost <= seconds as i64 + renewals, "{cost} statements in {seconds} s");

@@ -1,6 +1,7 @@
 //! Several processes: this test program, started again as a worker.
 
-use crate::{alone, deadlocks, disturb, fresh, soaking, soon};
+use crate::soak::{counted, soaking};
+use crate::{alone, deadlocks, disturb, fresh, soon};
 use fencelock::{ErrorKind, Locks, Options};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -123,7 +124,7 @@ async fn whatever_is_killed_nothing_deadlocks_and_nothing_is_stuck() {
         let ended = tokio::task::spawn_blocking(move || one.wait()).await.unwrap().unwrap();
         assert!(ended.success(), "a worker failed");
     }
-    println!("counted: {seconds} s, {killed} killed, {} deadlocks", deadlocks(&server).await - before);
+    counted(&format!("{seconds} s, {killed} killed, {} deadlocks", deadlocks(&server).await - before));
     assert_eq!(deadlocks(&server).await, before);
     for i in 0..3 {
         let options = Options::new().wait(SHORT * 2 + Duration::from_secs(10));
