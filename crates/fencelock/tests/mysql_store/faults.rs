@@ -105,7 +105,7 @@ async fn a_full_disk_is_told_and_grants_nothing() {
         loop {
             let mut batch: Vec<_> =
                 (0..50).map(|i| ticket(&format!("line/{entered}/{i}"), WHOLE, WHOLE, true)).collect();
-            batch.iter_mut().for_each(|one| one.note.reason = Some("x".repeat(400)));
+            batch.iter_mut().for_each(|one| one.note.reason = Some("x".repeat(400).into()));
             match store.enter(&batch).await {
                 Ok(_) => entered += 1,
                 Err(error) => break (batch, error),
