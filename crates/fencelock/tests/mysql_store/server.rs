@@ -70,6 +70,8 @@ impl Server {
             .arg(format!("--datadir={}", folder.join("data").display()))
             .arg(format!("--socket={}", folder.join("s").display()))
             .arg(format!("--pid-file={}", folder.join("pid").display()))
+            // A server that starts removes what others keep in a common one.
+            .arg(format!("--tmpdir={}", folder.display()))
             .arg(format!("--port={}", self.port))
             .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0"])
             .args(["--innodb-doublewrite=0", "--performance-schema=OFF", "--max-connections=300", "--skip-log-bin"])
