@@ -49,6 +49,10 @@ async fn alone() -> (server::Server, String) {
     (server, url)
 }
 
+/// Whether the mixed load has been shown to never deadlock here. It has not: one deadlock was seen in a run of 6 s with 11 processes
+/// killed, and its cause is not found yet. Long runs insist on none.
+const DEADLOCK_FREE: bool = false;
+
 /// How many deadlocks there have been.
 async fn deadlocks(server: &server::Server) -> i64 {
     let row: Option<(String, i64)> =

@@ -174,7 +174,7 @@ pub(crate) async fn migrate(url: &str, options: &BTreeMap<String, String>) -> Re
     let client = Client::new(Hosts::parse(url, options)?, Clock::system());
     let store = MysqlStore { client, label: "mysql".into() };
     let was = store.version().await?;
-    if !was.is_some_and(|was| was > VERSION) {
+    if was.is_none_or(|was| was <= VERSION) {
         store.make().await?;
     }
     sql::judge_layout(store.version().await?, VERSION, &store.client.hosts.address)?;

@@ -181,7 +181,7 @@ pub(crate) async fn migrate(url: &str, options: &BTreeMap<String, String>) -> Re
             .await
             .map_err(|error| fault::of_connecting(error, &settings.address))?;
         let was = version(&connection, &settings).await?;
-        if !was.is_some_and(|was| was > VERSION.into()) {
+        if was.is_none_or(|was| was <= VERSION.into()) {
             make(&connection, &settings).await?;
         }
         sql::judge_layout(version(&connection, &settings).await?, VERSION.into(), &settings.address)?;
