@@ -5,8 +5,6 @@
 mod access;
 #[path = "postgres_store/faults.rs"]
 mod faults;
-#[path = "sql_store/full.rs"]
-mod full;
 #[path = "sql_store/histories.rs"]
 mod histories;
 #[path = "postgres_store/pgbouncer.rs"]

@@ -33,11 +33,7 @@ impl Server {
 
     /// A server of one's own.
     pub(crate) fn start(options: &[&str]) -> Server {
-        Server::start_in(tempfile::tempdir().expect("a folder for the server"), options)
-    }
-
-    /// The same in a folder of one's own.
-    pub(crate) fn start_in(folder: TempDir, options: &[&str]) -> Server {
+        let folder = tempfile::tempdir().expect("a folder for the server");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
         give_away(folder.path());
         let data = folder.path().join("data");
