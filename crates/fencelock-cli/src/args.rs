@@ -117,6 +117,11 @@ pub(crate) enum Verb {
     /// Its holder is told within a second where the store can push, else at its next renewal. Until it has noticed, two may
     /// be at work: only a resource that checks the token is safe.
     Break(Break),
+    /// Make the tables of a PostgreSQL or MySQL store, or bring them up to date
+    ///
+    /// They are made at the first use as well, by a user who may, unless the URL says ?migrate=off. Tables of an older version are only
+    /// ever changed by this. It may be run again, and while others use the store.
+    Migrate(Migrate),
     /// What this build speaks, the URL forms, and what each store promises
     Stores(Stores),
     /// Print a completion script for your shell
@@ -269,6 +274,14 @@ pub(crate) struct Break {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+/// `migrate`
+#[derive(Debug, Args)]
+pub(crate) struct Migrate {
+    /// Only print the SQL, with the rights that a user of it needs
+    #[arg(long)]
+    pub(crate) print: bool,
 }
 
 /// `completions`

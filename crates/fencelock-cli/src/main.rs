@@ -74,6 +74,7 @@ fn act(cli: Cli, output: Output) -> Result<u8, Failure> {
             (Verb::Ls(ls), _) => verbs::ls::run(ls, &choice, output).await,
             (Verb::Watch(watch), _) => verbs::watch::run(watch, &choice, output).await,
             (Verb::Break(command), _) => verbs::break_ticket::run(command, &choice, output).await,
+            (Verb::Migrate(migrate), _) => verbs::migrate::run(migrate, &choice, output).await,
             (Verb::Stores(stores), _) if stores.compare => Ok(verbs::compare::run(output)),
             (Verb::Stores(_), _) => Ok(verbs::stores::run(output)),
             (Verb::Completions(completions), _) => Ok(verbs::completions::run(completions)),

@@ -23,6 +23,7 @@ pub(crate) enum Event<'a> {
     Lost,
     Released,
     Broken { name: &'a str, token: String },
+    Migrated { from: Option<i64>, to: i64 },
     Error { kind: &'a str, message: &'a str, holder: Option<Ticket<'a>> },
     Log { level: &'a str, message: &'a str },
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A store that was chosen but not yet opened: nothing has been created.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    url: String,
+    pub(crate) url: String,
     /// The folder to be made on first use, for the embedded default.
     folder: Option<PathBuf>,
     /// Always said to the library, so that we know which it is.

@@ -21,6 +21,7 @@
 //! - Tests use names of their own, so they run in parallel on one server and leave nothing behind.
 //! - `FENCELOCK_SEED` repeats the random choices of a failed run; `FENCELOCK_SOAK=1` runs ten times as many rounds.
 //! - [`check_fence`] holds a checker of fencing tokens to the rule of the two marks.
+//! - [`certificates`] makes a private authority, for servers that speak TLS.
 //! - [`Faulty`] and [`Lying`] are stores around a store, for tests of one's own.
 
 mod beside;
@@ -31,10 +32,12 @@ mod locks;
 mod provider;
 mod store;
 mod suite;
+mod tls;
 mod wrap;
 
 pub use fence::{Checker, check_fence};
 pub use provider::{Open, Provider};
 pub use suite::{Need, Test, all, be_a_worker_if_asked, main, main_of, seed};
+pub use tls::certificates;
 pub use wrap::faulty::{Fault, Faulty, Valve, Verb};
 pub use wrap::lying::{Lie, Lying};

@@ -119,7 +119,7 @@ pub const SCHEMES: &[Scheme] = &[
     },
     Scheme {
         scheme: "mysql",
-        form: "mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE",
+        form: "mysql://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE",
         about: "everybody who reaches a MySQL or MariaDB database",
         feature: "mysql",
         built_in: cfg!(feature = "mysql"),
@@ -220,6 +220,11 @@ pub(crate) fn parse(url: &str) -> Result<Target> {
 }
 
 impl Target {
+    /// The scheme, the URL without its query, and the scheme's own options.
+    pub(crate) fn parts(&self) -> (&'static str, String, &BTreeMap<String, String>) {
+        (self.scheme.scheme, format!("{}:{}", self.scheme.scheme, self.rest), &self.options)
+    }
+
     /// Opens the store. What it keeps beside locks, if anything, is put into `beside`.
     pub(crate) async fn open(&self, label: Option<&str>, beside: &mut Beside) -> Result<Arc<dyn Store>> {
         match self.scheme.scheme {
@@ -330,10 +335,12 @@ impl Target {
             scheme @ ("etcd" | "etcds") => {
                 let url = format!("{scheme}:{}", self.rest);
                 let store = crate::store::etcd::EtcdStore::connect(&url, &self.options).await?;
-                Ok(Arc::new(match label {
+                let store = Arc::new(match label {
                     Some(label) => store.label(label),
                     None => store,
-                }))
+                });
+                *beside = Beside::nothing().with_registers(store.clone());
+                Ok(store)
             }
             other => {
                 let _ = (label, &self.rest, &self.options, beside);

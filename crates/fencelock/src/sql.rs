@@ -38,6 +38,7 @@ use crate::store::BoxFuture;
 use crate::token::Token;
 use std::time::Duration;
 
+pub mod change;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]

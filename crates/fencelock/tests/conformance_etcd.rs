@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod server;
 
+use fencelock::beside::Beside;
 use fencelock::store::{Store, etcd::EtcdStore};
 use fencelock_testkit::Provider;
 use server::Cluster;
@@ -13,6 +14,14 @@ use std::time::Duration;
 
 fn provider(name: &str, cluster: Cluster) -> Provider {
     let url = cluster.url();
+    let at = url.clone();
+    let registers = move || {
+        let url = at.clone();
+        async move {
+            let store = EtcdStore::connect(&url, &BTreeMap::new()).await;
+            Beside::nothing().with_registers(Arc::new(store.expect("the server is there")))
+        }
+    };
     let provider = Provider::new(name, move || {
         let url = cluster.url();
         async move {
@@ -21,7 +30,7 @@ fn provider(name: &str, cluster: Cluster) -> Provider {
         }
     });
     // The server keeps no shorter one.
-    provider.lease(Duration::from_secs(2)).url(&url)
+    provider.lease(Duration::from_secs(2)).url(&url).registers(registers)
 }
 
 fn main() {

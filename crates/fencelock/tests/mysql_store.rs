@@ -1,14 +1,24 @@
 //! The MySQL store on a real MariaDB: the rule, several processes, loss of connections and servers, rights, the tables' size.
 //! What every store must do is in the conformance suite.
 
+#[path = "mysql_store/access.rs"]
+mod access;
 #[path = "mysql_store/faults.rs"]
 mod faults;
+#[path = "sql_store/full.rs"]
+mod full;
 #[path = "sql_store/histories.rs"]
 mod histories;
 #[path = "sql_store/processes.rs"]
 mod processes;
+#[path = "mysql_store/replica.rs"]
+mod replica;
+#[path = "sql_store/rights.rs"]
+mod rights;
 #[path = "mysql_store/server.rs"]
 mod server;
+#[path = "sql_store/soak.rs"]
+mod soak;
 #[path = "mysql_store/tables.rs"]
 mod tables;
 #[path = "mysql_store/telling.rs"]
@@ -32,11 +42,32 @@ async fn fresh() -> (Arc<server::Server>, String) {
     (server, url)
 }
 
+/// A server that no other test uses, and the URL of a store in it.
+async fn alone() -> (server::Server, String) {
+    let server = tokio::task::spawn_blocking(|| server::Server::start(&[])).await.expect("a server");
+    let url = server.url(&server.database().await);
+    (server, url)
+}
+
+/// Whether the mixed load has been shown to never deadlock here. It has not: one deadlock was seen in a run of 6 s with 11 processes
+/// killed, and its cause is not found yet. Long runs insist on none.
+const DEADLOCK_FREE: bool = false;
+
 /// How many deadlocks there have been.
 async fn deadlocks(server: &server::Server) -> i64 {
     let row: Option<(String, i64)> =
         server.sql("mysql").await.query_first("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").await.expect("a count");
     row.expect("MariaDB counts them").1
+}
+
+/// Ends a statement of somebody, as a timeout would, or a connection.
+async fn disturb(server: &server::Server) {
+    let mut sql = server.sql("mysql").await;
+    let one = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND command = 'Query' ORDER BY RAND() LIMIT 1";
+    let Some(id) = sql.query_first::<u64, _>(one).await.expect("a list") else { return };
+    let what = if fastrand::bool() { "QUERY" } else { "CONNECTION" };
+    // It may have ended by itself.
+    let _ = sql.query_drop(format!("KILL {what} {id}")).await;
 }
 
 async fn open(url: &str) -> Arc<MysqlStore> {
@@ -74,8 +105,8 @@ fn ticket(name: &str, weight: u32, capacity: u32, queue: bool) -> Enter {
 
 /// Something that must happen soon.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(Duration::from_secs(30), future).await {
+    match tokio::time::timeout(Duration::from_secs(60), future).await {
         Ok(done) => done,
-        Err(_) => panic!("{what}: not within 30 s"),
+        Err(_) => panic!("{what}: not within a minute"),
     }
 }

@@ -1,6 +1,8 @@
 //! The PostgreSQL store on a real server: the rule, several processes, loss of connections and servers, rights, the tables'
 //! size. What every store must do is in the conformance suite.
 
+#[path = "postgres_store/access.rs"]
+mod access;
 #[path = "postgres_store/faults.rs"]
 mod faults;
 #[path = "sql_store/histories.rs"]
@@ -11,10 +13,16 @@ mod pgbouncer;
 mod pooler;
 #[path = "sql_store/processes.rs"]
 mod processes;
+#[path = "sql_store/rights.rs"]
+mod rights;
 #[path = "postgres_store/server.rs"]
 mod server;
 #[path = "postgres_store/session.rs"]
 mod session;
+#[path = "sql_store/soak.rs"]
+mod soak;
+#[path = "postgres_store/standby.rs"]
+mod standby;
 #[path = "postgres_store/tables.rs"]
 mod tables;
 #[path = "postgres_store/telling.rs"]
@@ -37,10 +45,27 @@ async fn fresh() -> (Arc<server::Server>, String) {
     (server, url)
 }
 
+/// A server that no other test uses, and the URL of a store in it.
+async fn alone() -> (server::Server, String) {
+    let server = tokio::task::spawn_blocking(|| server::Server::start(&[])).await.expect("a server");
+    let url = server.url("alone");
+    (server, url)
+}
+
+/// Whether the mixed load has been shown to never deadlock here.
+const DEADLOCK_FREE: bool = true;
+
 /// How many deadlocks there have been.
 async fn deadlocks(server: &server::Server) -> i64 {
     let count = "SELECT sum(deadlocks)::bigint FROM pg_stat_database";
     server.sql().await.query_one(count, &[]).await.expect("a count").get(0)
+}
+
+/// Ends a statement of somebody, as a timeout would, or a connection.
+async fn disturb(server: &server::Server) {
+    let end = if fastrand::bool() { "pg_cancel_backend" } else { "pg_terminate_backend" };
+    let one = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencelock' AND state = 'active' ORDER BY random() LIMIT 1";
+    server.sql().await.execute(&format!("SELECT {end}(pid) FROM ({one}) one"), &[]).await.expect("it is asked to");
 }
 
 /// A store in this schema.
@@ -81,8 +106,8 @@ fn ticket(name: &str, weight: u32, capacity: u32, queue: bool) -> Enter {
 
 /// Something that must happen soon.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(Duration::from_secs(30), future).await {
+    match tokio::time::timeout(Duration::from_secs(60), future).await {
         Ok(done) => done,
-        Err(_) => panic!("{what}: not within 30 s"),
+        Err(_) => panic!("{what}: not within a minute"),
     }
 }

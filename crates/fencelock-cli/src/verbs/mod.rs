@@ -7,6 +7,7 @@ pub(crate) mod elect;
 pub(crate) mod hold;
 pub(crate) mod limit;
 pub(crate) mod ls;
+pub(crate) mod migrate;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod stores;

@@ -23,7 +23,7 @@ fn of_the_program() {
 
 #[test]
 fn of_each_verb() {
-    for verb in ["run", "hold", "elect", "limit", "show", "ls", "watch", "break", "stores", "completions"] {
+    for verb in ["run", "hold", "elect", "limit", "show", "ls", "watch", "break", "migrate", "stores", "completions"] {
         check(verb, &[verb, "--help"]);
     }
 }

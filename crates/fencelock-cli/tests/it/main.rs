@@ -6,6 +6,7 @@ mod exact;
 mod help;
 mod limit;
 mod loss;
+mod migrate;
 mod odd_input;
 mod output;
 mod several;

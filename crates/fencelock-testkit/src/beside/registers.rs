@@ -96,7 +96,7 @@ async fn any_bytes_up_to_a_mebibyte(ctx: Arc<Ctx>) {
 }
 
 async fn many_count_exactly(ctx: Arc<Ctx>) {
-    let (tasks, times) = (6, ctx.rounds(20));
+    let (tasks, times) = (8, ctx.rounds(50));
     let mut counting = tokio::task::JoinSet::new();
     for _ in 0..tasks {
         let (locks, name) = (ctx.beside().await, ctx.text("count"));

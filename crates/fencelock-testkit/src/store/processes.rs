@@ -20,6 +20,7 @@ tests!("processes":
     stopped_past_its_lease_it_finds_itself_lost [Processes Fencing],
     several_names_in_any_order_never_deadlock [Processes],
     a_leader_that_is_killed_is_replaced [Processes Fencing Queue],
+    eight_processes_count_exactly_without_a_lock [Processes Registers],
 );
 
 /// What a worker is to do: `URL NAME LEASE_MS FOLDER ROLE`, one to a line.
@@ -228,6 +229,23 @@ async fn a_leader_that_is_killed_is_replaced(ctx: Arc<Ctx>) {
     within(lease * 4 + SOON, "all that the dead left behind has lapsed", || client.is_empty(&line)).await;
 }
 
+/// With `FENCELOCK_SOAK=1` they count to exactly 4,000.
+async fn eight_processes_count_exactly_without_a_lock(ctx: Arc<Ctx>) {
+    let (folder, name, times) = (folder(), ctx.text("count"), ctx.rounds(50));
+    let role = format!("register {times}");
+    let mut workers: Vec<Worker> =
+        (0..8).map(|_| Worker::start(&ctx, &role, &name, ctx.long(), folder.path())).collect();
+    for worker in &mut workers {
+        worker.line_within(Duration::from_secs(300), "that it has counted").await;
+        assert!(worker.ends().await, "a worker failed");
+    }
+    let register = ctx.beside().await.register(&name);
+    let seen = register.load().await.expect("load");
+    let found = String::from_utf8_lossy(seen.value.as_deref().unwrap_or_default()).into_owned();
+    assert_eq!(found, (8 * times).to_string());
+    assert!(register.delete_if(seen.version).await.expect("delete_if"));
+}
+
 #[cfg(not(unix))]
 async fn stopped_past_its_lease_it_finds_itself_lost(_: Arc<Ctx>) {
     unreachable!("processes are chosen on unix only")
@@ -295,12 +313,25 @@ pub(crate) fn worker() {
             ("count", rounds) => count(&locks, name, &folder, rounds.parse().expect("a number of rounds")).await,
             ("several", rounds) => several(&locks, name, &folder, rounds.parse().expect("a number of rounds")).await,
             ("lead", _) => lead(&locks, name, &folder).await,
+            ("register", times) => register(&locks, name, times.parse().expect("a number of times")).await,
             ("hold", _) => hold(&locks, name, &folder).await,
             (other, _) => panic!("no worker does {other:?}"),
         }
         locks.close().await;
     });
     std::process::exit(0);
+}
+
+async fn register(locks: &Locks, name: &str, times: usize) {
+    let register = locks.register(name);
+    for _ in 0..times {
+        let more = |value: Option<&[u8]>| {
+            let value = value.map_or("0", |value| std::str::from_utf8(value).expect("digits"));
+            Some((value.parse::<u64>().expect("a number") + 1).to_string())
+        };
+        register.update(more).await.expect("update");
+    }
+    println!("counted");
 }
 
 async fn look(locks: &Locks, name: &str) {

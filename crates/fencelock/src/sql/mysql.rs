@@ -158,6 +158,23 @@ impl InTransaction for Transaction<'_> {
     }
 }
 
+fn value(parameter: &Parameter) -> Value {
+    match parameter {
+        Parameter::Text(text) => text.as_ref().map_or(Value::NULL, |text| Value::Bytes(text.clone().into_bytes())),
+        Parameter::Number(number) => number.map_or(Value::NULL, Value::Int),
+    }
+}
+
+impl super::change::Changing for Transaction<'_> {
+    fn change<'a>(&'a mut self, statement: &'a Statement) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move {
+            let parameters = Params::Positional(statement.parameters.iter().map(value).collect());
+            self.exec_drop(&statement.text, parameters).await.map_err(of_transaction)?;
+            Ok(self.affected_rows())
+        })
+    }
+}
+
 /// Whether a locking statement of your own (`SELECT ... FOR UPDATE`) finds its rows by a unique key: asks the server how it
 /// would run it. Anything else locks every row that it looks at, which may be the whole table. One round trip; nothing is locked.
 ///

@@ -57,16 +57,16 @@ fn locking(schema: &str, name: &Name, wait: Wait) -> Statement {
     }
 }
 
+fn typed<'a>(statement: &'a Statement) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    let typed = |parameter: &'a Parameter| match parameter {
+        Parameter::Text(text) => (text as &'a (dyn ToSql + Sync), Type::TEXT),
+        Parameter::Number(number) => (number as _, Type::INT8),
+    };
+    statement.parameters.iter().map(typed).collect()
+}
+
 async fn run(transaction: &Transaction<'_>, statement: &Statement) -> Result<Row> {
-    let parameters: Vec<_> = statement
-        .parameters
-        .iter()
-        .map(|parameter| match parameter {
-            Parameter::Text(text) => (text as &(dyn ToSql + Sync), Type::TEXT),
-            Parameter::Number(number) => (number as _, Type::INT8),
-        })
-        .collect();
-    let rows = transaction.query_typed(&statement.text, &parameters).await.map_err(of_transaction)?;
+    let rows = transaction.query_typed(&statement.text, &typed(statement)).await.map_err(of_transaction)?;
     rows.into_iter().next().ok_or_else(|| Error::new(ErrorKind::Broken, "the database gave no answer"))
 }
 
@@ -107,19 +107,22 @@ async fn lock(transaction: &Transaction<'_>, schema: &str, name: &Name, wait: Wa
 async fn fence(transaction: &Transaction<'_>, token: &Token) -> Result<Option<Overtaken>> {
     let mut written = 0;
     for statement in sql::access(Dialect::Postgres, token)? {
-        written =
-            transaction.execute_typed(statement.text, &typed(&statement.parameters)).await.map_err(of_transaction)?;
+        written = transaction
+            .execute_typed(statement.text, &marks_typed(&statement.parameters))
+            .await
+            .map_err(of_transaction)?;
     }
     if written == 1 {
         return Ok(None);
     }
     let statement = sql::marks(Dialect::Postgres, token);
-    let rows = transaction.query_typed(statement.text, &typed(&statement.parameters)).await.map_err(of_transaction)?;
+    let rows =
+        transaction.query_typed(statement.text, &marks_typed(&statement.parameters)).await.map_err(of_transaction)?;
     let row = rows.first().ok_or_else(|| Error::new(ErrorKind::Broken, "the database lost the marks of the fence"))?;
     Ok(Some(sql::overtaken(token, get(row, "exclusive_mark")?, get(row, "shared_mark")?)))
 }
 
-fn typed(parameters: &[sql::Parameter]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+fn marks_typed(parameters: &[sql::Parameter]) -> Vec<(&(dyn ToSql + Sync), Type)> {
     let mut all: Vec<(&(dyn ToSql + Sync), Type)> = Vec::with_capacity(parameters.len());
     for parameter in parameters {
         all.push(match parameter {
@@ -147,5 +150,11 @@ impl InTransaction for InSchema<'_, '_> {
 
     fn fence<'a>(&'a mut self, token: &'a Token) -> BoxFuture<'a, Result<Option<Overtaken>>> {
         Box::pin(fence(self.transaction, token))
+    }
+}
+
+impl super::change::Changing for Transaction<'_> {
+    fn change<'a>(&'a mut self, statement: &'a Statement) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async move { self.execute_typed(&statement.text, &typed(statement)).await.map_err(of_transaction) })
     }
 }

@@ -17,7 +17,7 @@
 //! # What it needs of the servers
 //!
 //! etcd 3.4 or later. With users, the least rights are reading and writing every key that begins with the names of the locks,
-//! and, so that the end of a session is noticed at once rather than within a second, with `%fencelock/`:
+//! and, for registers and so that the end of a session is noticed at once rather than within a second, with `%fencelock/`:
 //!
 //! ```text
 //! etcdctl role grant-permission locks --prefix=true readwrite stock/
@@ -59,6 +59,7 @@ mod hub;
 mod keys;
 mod leases;
 mod open;
+mod registers;
 #[allow(
     clippy::all,
     clippy::allow_attributes_without_reason,

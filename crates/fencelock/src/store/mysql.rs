@@ -3,11 +3,18 @@
 //! # The tables
 //!
 //! `fencelock_layout`, `fencelock_line`, `fencelock_ticket` and others, in the database that the URL names. They are made at the first
-//! connection, if the user may; concurrent first connections are safe. With `?migrate=off` nothing is made: run what
-//! [`MysqlStore::layout`] prints, once, as somebody who may. After that a user needs
+//! connection, if the user may; concurrent first connections are safe. With `?migrate=off` nothing is made: run `fencelock migrate`
+//! ([`Migration`](crate::Migration)) as somebody who may, or what `fencelock migrate --print` prints. A layout that is older than this version's
+//! is never changed by a mere connection, since others may still use it: it is an error that says so. After that a user needs
 //!
 //! ```sql
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.* TO 'app'@'%';
+//! GRANT SELECT, UPDATE ON app.fencelock_layout TO 'app'@'%';
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_line TO 'app'@'%';
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_ticket TO 'app'@'%';
+//! GRANT SELECT, INSERT, UPDATE ON app.fencelock_mark TO 'app'@'%';
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_register TO 'app'@'%';
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_session TO 'app'@'%'; -- mode=session only
+//! GRANT SELECT, UPDATE ON app.fencelock_token TO 'app'@'%'; -- mode=session only
 //! ```
 //!
 //! No stored routines are needed. Lapsed tickets and lines that nobody uses are taken out by whoever makes new ones; numbers go
@@ -19,8 +26,14 @@
 //!
 //! Leases are measured on the database's clock (`SYSDATE`): a step of it frees or keeps tickets by as much. The database cannot
 //! tell anybody anything, so one poller per process looks for all who wait in it: an eighth of the time that nothing has
-//! happened goes by between two looks, 5 ms at least and 225 ms at most. Within a process a release wakes the next one at once.
+//! happened goes by between two looks, 5 ms at least and 300 ms at most. Within a process a release wakes the next one at once.
 //! Whoever is put out learns of it at its next renewal.
+//!
+//! Of several hosts in the URL the one that can be written to is used (`read_only` is off), and looked for again when it can no longer
+//! be: the user must be one whom `read_only` binds, not one with SUPER or READ ONLY ADMIN. What survives a promotion is what the
+//! replica had. Replication is asynchronous unless it is set up otherwise: the last grants may be lost with the old
+//! primary, and their tokens given again. With semi-synchronous replication (`rpl_semi_sync_master_wait_point = AFTER_SYNC`)
+//! a grant that was answered is on a replica.
 //!
 //! With `?mode=session` locks are those of `GET_LOCK` instead, which belong to a connection: see [`SessionStore`].
 //! [`sql`](crate::sql) locks inside a transaction of your own.
@@ -30,12 +43,12 @@ use super::{
     Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch, sql,
 };
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::name::Name;
 pub use crate::store::sql::face::SessionStore;
 use client::Client;
 use futures_util::future::{Either, select};
-use mysql_async::{Opts, OptsBuilder, SslOpts};
+use hosts::Hosts;
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -43,17 +56,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub(crate) use fault::of_transaction;
-pub(crate) use verbs::seen;
+pub(crate) use script::seen;
 
 mod attend;
 mod client;
 mod fault;
+mod hosts;
 mod registers;
+mod script;
+mod seeing;
 mod session;
 mod verbs;
 
 /// The layout that this version reads and writes.
-const VERSION: &str = "1";
+pub(crate) const VERSION: i64 = 1;
 
 /// A store in a MySQL or MariaDB database. Each value is a client of its own.
 #[derive(Debug)]
@@ -65,16 +81,16 @@ pub struct MysqlStore {
 impl MysqlStore {
     /// Connects, and makes the tables if they are missing.
     ///
-    /// `url` is `mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE`. The options are those of the URL's query: `migrate` (`on`,
+    /// `url` is `mysql://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE`. The options are those of the URL's query: `migrate` (`on`,
     /// `off`), `tls` (`off`, `on`: certificates are checked), `ca` (a PEM file; the well-known authorities by default).
     ///
     /// # Errors
     /// `InvalidInput` for a URL or option that makes no sense; `Unavailable` if there is no answer; `Denied` if the database
     /// refuses the user, or the tables are missing and the user may not make them; `Broken` for an unknown layout.
     pub async fn connect(url: &str, options: &BTreeMap<String, String>) -> Result<MysqlStore> {
-        let (opts, address, migrate) = parse(url, options)?;
-        let client = Client::new(opts, address, Clock::system());
-        let store = MysqlStore { client, label: "mysql".into() };
+        let hosts = Hosts::parse(url, options)?;
+        let migrate = hosts.migrate;
+        let store = MysqlStore { client: Client::new(hosts, Clock::system()), label: "mysql".into() };
         store.check_layout(migrate).await?;
         Ok(store)
     }
@@ -88,10 +104,11 @@ impl MysqlStore {
     /// # Cancel safety
     /// Nothing is left behind, except for tables that were made.
     pub async fn connect_session(url: &str, options: &BTreeMap<String, String>) -> Result<SessionStore> {
-        let (opts, address, _) = parse(url, options)?;
+        let hosts = Hosts::parse(url, options)?;
+        let address = hosts.address.clone();
         // It makes the tables, and goes.
         drop(MysqlStore::connect(url, options).await?);
-        let session = session::connect(opts, address.clone(), Clock::system()).await?;
+        let session = session::connect(hosts, Clock::system()).await?;
         Ok(SessionStore::new(session, "mysql-session", false, address))
     }
 
@@ -105,7 +122,7 @@ impl MysqlStore {
     /// The SQL that makes the tables. It may be run again.
     #[must_use]
     pub fn layout() -> &'static str {
-        concat!(include_str!("mysql/tables.sql"), include_str!("mysql/session.sql"))
+        concat!(include_str!("mysql/tables.sql"), include_str!("mysql/session.sql"), include_str!("mysql/version.sql"))
     }
 
     /// Takes out lapsed tickets and every line that nobody has used for `idle`, and says how many lines that were. Clients do
@@ -117,7 +134,7 @@ impl MysqlStore {
         let mut after: Option<Vec<u8>> = None;
         let mut all = 0;
         loop {
-            let (upto, reaped) = verbs::reap(&self.client, after.as_deref(), attend::REAPED, idle).await?;
+            let (upto, reaped) = seeing::reap(&self.client, after.as_deref(), attend::REAPED, idle).await?;
             all += reaped;
             if upto.is_none() {
                 return Ok(all);
@@ -128,73 +145,40 @@ impl MysqlStore {
 
     /// Makes sure that the tables are there and that we know them: one round trip, or three the first time.
     async fn check_layout(&self, migrate: bool) -> Result<()> {
-        const LOOK: &str = "SELECT CAST(version AS CHAR) FROM fencelock_layout;";
-        let client = &self.client;
-        let mut found = client.try_run(LOOK).await?;
-        let missing = match &found {
-            Err(error) => fault::is_missing(error),
-            // Somebody is making them at this moment, or gave up half-way.
-            Ok(answers) => answers.first().is_some_and(Vec::is_empty),
-        };
-        if migrate && missing {
-            client.run(MysqlStore::layout()).await.map_err(|error| match error.kind() {
-                ErrorKind::Denied => {
-                    let cure = "have them made by somebody who may";
-                    let message =
-                        format!("the tables are missing and this user may not make them: {}; {cure}", error.message());
-                    Error::new(ErrorKind::Denied, message)
-                }
-                _ => error,
-            })?;
-            found = client.try_run(LOOK).await?;
+        let mut found = self.version().await?;
+        if found.is_none() && migrate {
+            self.make().await?;
+            found = self.version().await?;
         }
-        let answers = found.map_err(|error| fault::of_call(error, &client.address))?;
-        let version: Option<String> = answers.first().and_then(|rows| rows.first()).and_then(|row| row.get(0));
-        if version.as_deref() == Some(VERSION) {
-            return Ok(());
+        sql::judge_layout(found, VERSION, &self.client.hosts.address)
+    }
+
+    /// The layout that is there; `None` if there is none, or somebody is making it at this moment, or gave up half-way. One
+    /// round trip.
+    async fn version(&self) -> Result<Option<i64>> {
+        match self.client.try_run("SELECT CAST(version AS SIGNED) FROM fencelock_layout;").await? {
+            Ok(answers) => Ok(answers.first().and_then(|rows| rows.first()).and_then(|row| row.get(0))),
+            Err(error) if fault::is_missing(&error) => Ok(None),
+            Err(error) => Err(fault::of_call(error, &self.client.hosts.address)),
         }
-        let there = version.unwrap_or_else(|| "none".into());
-        let message = format!("the tables have layout {there}, this version knows {VERSION} only");
-        Err(Error::new(ErrorKind::Broken, message))
+    }
+
+    /// Runs the layout. One round trip.
+    async fn make(&self) -> Result<()> {
+        self.client.run(MysqlStore::layout()).await.map(drop).map_err(sql::not_made)
     }
 }
 
-/// Where the database is, for the driver and for people, and whether the tables may be made.
-fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<(Opts, String, bool)> {
-    let invalid = |message: &str| Error::new(ErrorKind::InvalidInput, message);
-    // The driver's error may quote the URL, password and all.
-    let opts = Opts::from_url(url)
-        .map_err(|_| invalid("not a URL of the form mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE"))?;
-    let Some(database) = opts.db_name().filter(|name| !name.is_empty()) else {
-        return Err(invalid("the URL names no database"));
-    };
-    let address = format!("mysql://{}:{}/{database}", opts.ip_or_hostname(), opts.tcp_port());
-    let option = |key: &str| options.get(key).map(String::as_str);
-    match option("mode") {
-        None | Some("rows" | "session") => {}
-        Some(_) => return Err(invalid("mode is rows or session")),
+/// Makes the tables, or brings an older layout up to date; says which layout was there. Three round trips.
+pub(crate) async fn migrate(url: &str, options: &BTreeMap<String, String>) -> Result<Option<i64>> {
+    let client = Client::new(Hosts::parse(url, options)?, Clock::system());
+    let store = MysqlStore { client, label: "mysql".into() };
+    let was = store.version().await?;
+    if was.is_none_or(|was| was <= VERSION) {
+        store.make().await?;
     }
-    let migrate = match option("migrate") {
-        None | Some("on") => true,
-        Some("off") => false,
-        Some(_) => return Err(invalid("migrate is on or off")),
-    };
-    let ssl = match option("tls") {
-        None | Some("off") => None,
-        Some("on") => {
-            let roots = option("ca").map(|path| std::path::PathBuf::from(path).into());
-            let ssl = SslOpts::default().with_disable_built_in_roots(roots.is_some());
-            Some(ssl.with_root_certs(roots.into_iter().collect()))
-        }
-        Some(_) => return Err(invalid("tls is on or off")),
-    };
-    let opts = OptsBuilder::from_opts(opts)
-        .ssl_opts(ssl)
-        .prefer_socket(false)
-        .stmt_cache_size(0)
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(Duration::from_secs(10)));
-    Ok((opts.into(), address, migrate))
+    sql::judge_layout(store.version().await?, VERSION, &store.client.hosts.address)?;
+    Ok(was)
 }
 
 impl Drop for MysqlStore {
@@ -208,7 +192,7 @@ impl Store for MysqlStore {
         Info {
             kind: "mysql",
             label: self.label.clone(),
-            address: self.client.address.clone(),
+            address: self.client.hosts.address.clone(),
             clock: self.client.clock.clone(),
         }
     }
@@ -250,14 +234,14 @@ impl Store for MysqlStore {
             client.stir();
             attend::start(client);
             let here = std::slice::from_ref(place);
-            let found = verbs::look(client, here).await?.pop().unwrap_or(Waited::Gone);
+            let found = seeing::look(client, here).await?.pop().unwrap_or(Waited::Gone);
             if found != Waited::Waiting {
                 return Ok(found);
             }
             client.bell.ring();
             match select(pin!(listening.hear()), client.clock.sleep_until(until)).await {
                 Either::Left((found, _)) => Ok(found),
-                Either::Right(_) => Ok(verbs::look(client, here).await?.pop().unwrap_or(Waited::Gone)),
+                Either::Right(_) => Ok(seeing::look(client, here).await?.pop().unwrap_or(Waited::Gone)),
             }
         })
     }
@@ -300,11 +284,11 @@ impl Store for MysqlStore {
     }
 
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
-        Box::pin(verbs::inspect(&self.client, name))
+        Box::pin(seeing::inspect(&self.client, name))
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<Listed>>> {
-        Box::pin(verbs::list(&self.client, prefix, after, limit))
+        Box::pin(seeing::list(&self.client, prefix, after, limit))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -3,8 +3,9 @@
 //! # The tables
 //!
 //! They live in a schema of their own (`fencelock`, or what `?schema=` says) and are made at the first connection, if the role
-//! may create a schema; concurrent first connections are safe. With `?migrate=off` nothing is made: run what
-//! [`PostgresStore::layout`] prints, once, as somebody who may. After that a role needs
+//! may create a schema; concurrent first connections are safe. With `?migrate=off` nothing is made: run `fencelock migrate`
+//! ([`Migration`](crate::Migration)) as somebody who may, or what `fencelock migrate --print` prints. A layout that is older than this version's
+//! is never changed by a mere connection, since others may still use it: it is an error that says so. After that a role needs
 //!
 //! ```sql
 //! GRANT USAGE ON SCHEMA fencelock TO app;
@@ -60,7 +61,7 @@ mod settings;
 mod verbs;
 
 /// The layout that this version reads and writes.
-const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 1;
 
 /// A store in a PostgreSQL database. Each value is a client of its own.
 #[derive(Debug)]
@@ -142,7 +143,8 @@ impl PostgresStore {
             include_str!("postgres/tables.sql"),
             include_str!("postgres/verbs.sql"),
             include_str!("postgres/registers.sql"),
-            include_str!("postgres/session.sql")
+            include_str!("postgres/session.sql"),
+            include_str!("postgres/version.sql")
         );
         client::spelled(sql, schema).into_owned()
     }
@@ -166,35 +168,60 @@ impl PostgresStore {
     }
 }
 
+/// Makes the tables, or brings an older layout up to date; says which layout was there. Three round trips.
+pub(crate) async fn migrate(url: &str, options: &BTreeMap<String, String>) -> Result<Option<i64>> {
+    let settings = Settings::parse(url, options)?;
+    let clock = Clock::system();
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return Err(Error::new(ErrorKind::Unsupported, "PostgreSQL can only be called from a tokio runtime"));
+    };
+    let limit = clock.sleep_until(clock.now().after(Duration::from_secs(60)));
+    let making = async {
+        let (connection, _) = settings::open(&settings, &runtime)
+            .await
+            .map_err(|error| fault::of_connecting(error, &settings.address))?;
+        let was = version(&connection, &settings).await?;
+        if was.is_none_or(|was| was <= VERSION.into()) {
+            make(&connection, &settings).await?;
+        }
+        sql::judge_layout(version(&connection, &settings).await?, VERSION.into(), &settings.address)?;
+        Ok(was)
+    };
+    match select(pin!(making), limit).await {
+        Either::Left((done, _)) => done,
+        Either::Right(_) => {
+            let message = format!("{} did not answer within a minute", settings.address);
+            Err(Error::new(ErrorKind::Unavailable, message).effect_unknown())
+        }
+    }
+}
+
 /// Makes sure that the tables are there and that we know them: one round trip, or three the first time.
 async fn check_layout(connection: &tokio_postgres::Client, settings: &Settings) -> Result<()> {
-    let sql = client::spelled("SELECT version FROM fencelock.layout", &settings.schema);
-    let mut found = connection.query_typed(&sql, &[]).await;
-    if found.as_ref().err().is_some_and(fault::is_missing) && settings.migrate {
-        // One implicit transaction, behind a lock of its own: others who do the same at this moment wait, and find it done.
-        let layout = PostgresStore::layout(&settings.schema);
-        connection.batch_execute(&layout).await.map_err(|error| {
-            let error = fault::of_call(error, &settings.address);
-            if error.kind() != ErrorKind::Denied {
-                return error;
-            }
-            let message = format!(
-                "the tables are missing and this user may not make them: {}. Have them made by somebody who may",
-                error.message()
-            );
-            Error::new(ErrorKind::Denied, message)
-        })?;
-        found = connection.query_typed(&sql, &[]).await;
+    let mut found = version(connection, settings).await?;
+    if found.is_none() && settings.migrate {
+        make(connection, settings).await?;
+        found = version(connection, settings).await?;
     }
-    let rows = found.map_err(|error| fault::of_call(error, &settings.address))?;
-    let version = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
-    if version == Some(VERSION) {
-        return Ok(());
+    sql::judge_layout(found, VERSION.into(), &settings.address)
+}
+
+/// The layout that is there; `None` if there is none. One round trip.
+async fn version(connection: &tokio_postgres::Client, settings: &Settings) -> Result<Option<i64>> {
+    let sql = client::spelled("SELECT version::bigint FROM fencelock.layout", &settings.schema);
+    match connection.query_typed(&sql, &[]).await {
+        Ok(rows) => Ok(rows.first().and_then(|row| row.try_get::<_, i64>(0).ok())),
+        Err(error) if fault::is_missing(&error) => Ok(None),
+        Err(error) => Err(fault::of_call(error, &settings.address)),
     }
-    let there = version.map_or("none".to_string(), |version| version.to_string());
-    let message =
-        format!("the tables in the schema {} have layout {there}, this version knows {VERSION} only", settings.schema);
-    Err(Error::new(ErrorKind::Broken, message))
+}
+
+/// Runs the layout: one implicit transaction, behind a lock of its own. Others who do the same at this moment wait, and find it
+/// done. One round trip.
+async fn make(connection: &tokio_postgres::Client, settings: &Settings) -> Result<()> {
+    let layout = PostgresStore::layout(&settings.schema);
+    let made = connection.batch_execute(&layout).await;
+    made.map_err(|error| sql::not_made(fault::of_call(error, &settings.address)))
 }
 
 impl Drop for PostgresStore {

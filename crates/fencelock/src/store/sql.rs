@@ -5,12 +5,40 @@ pub(crate) mod face;
 pub(crate) mod session;
 
 use super::{Name, Place, TicketId, Waited};
+use crate::error::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
+
+/// Whether the layout that was found is the one that this version knows.
+pub(crate) fn judge_layout(found: Option<i64>, known: i64, address: &str) -> Result<()> {
+    let broken = |message: String| Err(Error::new(ErrorKind::Broken, message));
+    match found {
+        Some(found) if found == known => Ok(()),
+        None => broken(format!(
+            "{address} has no tables of ours: run `fencelock migrate`, or leave out migrate=off to have them made"
+        )),
+        Some(found) if found < known => broken(format!(
+            "the tables at {address} have layout {found}, which is older than the layout {known} of this version: run `fencelock migrate`"
+        )),
+        Some(found) => broken(format!(
+            "the tables at {address} have layout {found}, which is newer than the layout {known} of this version: use a newer fencelock"
+        )),
+    }
+}
+
+/// The tables could not be made.
+pub(crate) fn not_made(error: Error) -> Error {
+    if error.kind() != ErrorKind::Denied {
+        return error;
+    }
+    let cure = "have somebody who may run `fencelock migrate`";
+    let message = format!("the tables cannot be made by this user: {}; {cure}", error.message());
+    Error::new(ErrorKind::Denied, message)
+}
 
 /// A line of news, as the database writes it.
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL pushes no news"))]

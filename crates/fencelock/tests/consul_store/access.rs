@@ -3,8 +3,7 @@
 use crate::server::Server;
 use crate::{LONG, within};
 use fencelock::{ErrorKind, Locks};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::path::Path;
+use fencelock_testkit::certificates;
 
 /// A token with these rules.
 fn token(server: &Server, name: &str, rules: &str) -> String {
@@ -55,34 +54,6 @@ pub(crate) async fn tokens_and_rights() {
         assert!(error.to_string().contains("session:write"), "{error}");
         assert!(!error.to_string().contains(&poor) && !error.to_string().contains("0000-0000"), "{error}");
     }
-}
-
-/// Writes `NAME.crt` and `NAME.key` for each of an authority, a server, a client, and an authority that nobody trusts.
-fn certificates(dir: &Path) {
-    let authority = |name: &str| {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let certificate = params.self_signed(&key).unwrap();
-        write(dir, name, &certificate.pem(), &key);
-        Issuer::new(params, key)
-    };
-    let ours = authority("ca");
-    authority("other");
-    for name in ["server", "client"] {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["localhost".to_string(), "127.0.0.1".to_string()]).unwrap();
-        params.extended_key_usages =
-            vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-        let certificate = params.signed_by(&key, &ours).unwrap();
-        write(dir, name, &certificate.pem(), &key);
-    }
-}
-
-fn write(dir: &Path, name: &str, certificate: &str, key: &KeyPair) {
-    std::fs::write(dir.join(format!("{name}.crt")), certificate).unwrap();
-    std::fs::write(dir.join(format!("{name}.key")), key.serialize_pem()).unwrap();
 }
 
 pub(crate) async fn a_private_authority_and_client_certificates() {

@@ -1,5 +1,6 @@
 //! What goes wrong, and what becomes of locks then.
 
+use crate::full::Small;
 use crate::server::Server;
 use crate::{fresh, open, soon, ticket, try_open};
 use fencelock::line::WHOLE;
@@ -85,4 +86,52 @@ async fn a_missing_table_or_database_is_told() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Broken, Effect::None), "{error}");
     let error = try_open(&server.url("nowhere"), &[]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+/// Enters lines with long reasons until the disk takes no more: one clear error, no grant without a ticket, and it goes on when
+/// there is room again.
+#[tokio::test]
+async fn a_full_disk_is_told_and_grants_nothing() {
+    let Some(small) = Small::mount("300m") else { return };
+    let folder = small.folder();
+    let server = tokio::task::spawn_blocking(move || Server::start_in(folder, &[])).await.unwrap();
+    let url = server.url(&server.database().await);
+    let locks = Locks::connect(&url).await.unwrap();
+    let store = open(&url).await;
+    let guard = locks.mutex("kept").lock().await.unwrap();
+    small.fill();
+    let mut entered = 0;
+    let (refused, error) = soon("no room", async {
+        loop {
+            let mut batch: Vec<_> =
+                (0..50).map(|i| ticket(&format!("line/{entered}/{i}"), WHOLE, WHOLE, true)).collect();
+            batch.iter_mut().for_each(|one| one.note.reason = Some("x".repeat(400).into()));
+            match store.enter(&batch).await {
+                Ok(_) => entered += 1,
+                Err(error) => break (batch, error),
+            }
+        }
+    })
+    .await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    small.empty();
+    soon("nothing of it is there", async {
+        for one in &refused {
+            // Of an error without an answer it is not known before the server has looked through what it has.
+            while let Err(error) = store.inspect(&one.place.name).await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let inside = store.inspect(&one.place.name).await.unwrap().inside;
+            assert!(inside.is_empty() || error.effect() == Effect::Unknown, "{error}: {inside:?}");
+        }
+    })
+    .await;
+    for i in 0..entered {
+        let name = ticket(&format!("line/{i}/0"), WHOLE, WHOLE, true).place.name;
+        assert_eq!(store.inspect(&name).await.unwrap().inside.len(), 1, "what was granted is there");
+    }
+    soon("a grant", async { while store.enter(&[ticket("later", WHOLE, WHOLE, true)]).await.is_err() {} }).await;
+    assert_ne!(guard.state(), State::Lost);
+    assert_eq!(locks.inspect("kept").await.unwrap().inside[0].token, Some(guard.token().number()));
 }

@@ -33,7 +33,11 @@ impl Server {
 
     /// A server of one's own.
     pub(crate) fn start(options: &[&str]) -> Server {
-        let folder = tempfile::tempdir().expect("a folder for the server");
+        Server::start_in(tempfile::tempdir().expect("a folder for the server"), options)
+    }
+
+    /// The same in a folder of one's own.
+    pub(crate) fn start_in(folder: TempDir, options: &[&str]) -> Server {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
         let install = || {
             let made = Command::new("mariadb-install-db")
@@ -66,6 +70,8 @@ impl Server {
             .arg(format!("--datadir={}", folder.join("data").display()))
             .arg(format!("--socket={}", folder.join("s").display()))
             .arg(format!("--pid-file={}", folder.join("pid").display()))
+            // A server that starts removes what others keep in a common one.
+            .arg(format!("--tmpdir={}", folder.display()))
             .arg(format!("--port={}", self.port))
             .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0"])
             .args(["--innodb-doublewrite=0", "--performance-schema=OFF", "--max-connections=300", "--skip-log-bin"])
@@ -138,7 +144,7 @@ fn user() -> Option<&'static str> {
     is_root().then_some("--user=mysql")
 }
 
-fn give_away(folder: &Path) {
+pub(crate) fn give_away(folder: &Path) {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let Some(line) = users.lines().find(|line| line.starts_with("mysql:")).filter(|_| is_root()) else { return };
     let mut fields = line.split(':').skip(2).map(|field| field.parse::<u32>().ok());

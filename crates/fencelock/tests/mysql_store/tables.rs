@@ -1,10 +1,14 @@
 //! The tables: how they come to be, who may use them, and that they stay small.
 
+use crate::rights::use_all;
+use crate::soak::{counted, soaking};
 use crate::{fresh, open, soon, ticket, try_open};
-use fencelock::ErrorKind;
 use fencelock::line::WHOLE;
+use fencelock::sql::mysql::prepare;
+use fencelock::sql::{Wait, fence_in, lock_in};
 use fencelock::store::mysql::MysqlStore;
 use fencelock::store::{Entered, Place, Store};
+use fencelock::{Effect, ErrorKind, Locks, Migrated, Migration, Mode, Token};
 use mysql_async::prelude::Queryable;
 use std::time::Duration;
 
@@ -38,42 +42,85 @@ async fn nothing_is_made_where_that_is_not_wanted() {
 }
 
 #[tokio::test]
-async fn an_unknown_layout_is_refused() {
+async fn another_layout_is_one_clear_error_and_an_older_one_is_brought_up_to_date() {
     let (server, url) = fresh().await;
-    open(&url).await;
-    server.sql(database(&url)).await.query_drop("UPDATE fencelock_layout SET version = 99").await.unwrap();
-    let error = try_open(&url, &[]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Broken);
-    assert!(error.to_string().contains("layout 99"), "{error}");
+    let migration = Migration::of(&url).unwrap().unwrap();
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: None, to: 1 });
+    let token = Locks::connect(&url).await.unwrap().mutex("x").lock().await.unwrap().token();
+    let mut sql = server.sql(database(&url)).await;
+    for (there, said) in [(99, "layout 99, which is newer"), (0, "layout 0, which is older")] {
+        sql.query_drop(format!("UPDATE fencelock_layout SET version = {there}")).await.unwrap();
+        for mode in ["rows", "session"] {
+            let error = Locks::connect(&format!("{url}?mode={mode}")).await.unwrap_err();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Broken, Effect::None), "{error}");
+            assert!(error.to_string().contains(said), "{error}");
+        }
+    }
+    sql.query_drop("DROP TABLE fencelock_register").await.unwrap();
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(0), to: 1 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(1), to: 1 });
+    let locks = Locks::connect(&url).await.unwrap();
+    locks.register("x").set("1").await.unwrap();
+    assert!(locks.mutex("x").lock().await.unwrap().token() > token, "what was there is still there");
+    sql.query_drop("UPDATE fencelock_layout SET version = 2").await.unwrap();
+    let error = migration.run().await.unwrap_err();
+    assert!(error.to_string().contains("newer"), "{error}");
+    let version: Option<i64> = sql.query_first("SELECT version FROM fencelock_layout").await.unwrap();
+    assert_eq!(version, Some(2), "a newer one is left alone");
 }
 
 #[tokio::test]
-async fn a_user_needs_no_more_than_the_documented_rights() {
+async fn a_user_needs_no_more_than_the_printed_rights() {
     let (server, url) = fresh().await;
     let database = database(&url);
     let mut sql = server.sql("mysql").await;
     sql.query_drop(format!("CREATE USER '{database}'@'%' IDENTIFIED BY 'right'")).await.unwrap();
-    sql.query_drop(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{database}'@'%'")).await.unwrap();
+    // Without any right in it nobody is let into a database.
+    sql.query_drop(format!("CREATE TABLE {database}.theirs (id INT)")).await.unwrap();
+    sql.query_drop(format!("GRANT SELECT ON {database}.theirs TO '{database}'@'%'")).await.unwrap();
     let theirs = format!("mysql://{database}:right@127.0.0.1:{}/{database}", server.port);
-    let error = try_open(&theirs, &[]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    open(&url).await;
+    let migration = Migration::of(&theirs).unwrap().unwrap();
+    for error in [Locks::connect(&theirs).await.unwrap_err(), migration.run().await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("fencelock migrate"), "{error}");
+    }
+    Migration::of(&url).unwrap().unwrap().run().await.unwrap();
+    let grants = migration.sql();
+    let grants = grants.lines().filter_map(|line| line.strip_prefix("-- GRANT "));
+    let mut count = 0;
+    for grant in grants {
+        let grant = grant.replace(" app.", &format!(" {database}.")).replace("'app'", &format!("'{database}'"));
+        sql.query_drop(format!("GRANT {grant}")).await.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 7);
+    soon("everything", use_all(&theirs)).await;
     let store = open(&theirs).await;
-    let entered = ticket("x", 1, WHOLE, true);
-    store.enter(std::slice::from_ref(&entered)).await.unwrap();
-    store.leave(&[entered.place]).await.unwrap();
-    assert_eq!(store.reap(Duration::ZERO).await.unwrap(), 1);
+    soon("a sweep", async {
+        while store.reap(Duration::ZERO).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let mut own = mysql_async::Conn::from_url(&theirs).await.unwrap();
+    prepare(&mut own, "stock/42").await.unwrap();
+    let mut transaction = own.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
+    lock_in(&mut transaction, "stock/42", Wait::No).await.unwrap();
+    fence_in(&mut transaction, &Token::from_parts(7, Mode::Exclusive, "a", "redis").unwrap()).await.unwrap();
+    transaction.commit().await.unwrap();
     let error = try_open(&theirs.replace("right", "wrong"), &[]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
 }
 
+/// With `FENCELOCK_SOAK=1` ten times as many, and then a million that others have left behind.
 #[tokio::test]
 async fn names_used_once_leave_nothing_and_numbers_go_on() {
     let (server, url) = fresh().await;
     let store = open(&url).await;
-    let mut highest = 0;
-    for round in 0..160 {
+    let mut sql = server.sql(database(&url)).await;
+    let (mut highest, mut most) = (0, Some(0));
+    for round in 0..if soaking() { 1000 } else { 100 } {
         let batch: Vec<_> = (0..64).map(|i| ticket(&format!("once/{round}/{i}"), WHOLE, WHOLE, true)).collect();
         for answer in store.enter(&batch).await.unwrap() {
             let Entered::Admitted { token, .. } = answer else { panic!("{answer:?}") };
@@ -81,18 +128,28 @@ async fn names_used_once_leave_nothing_and_numbers_go_on() {
         }
         let places: Vec<Place> = batch.into_iter().map(|ticket| ticket.place).collect();
         store.leave(&places).await.unwrap();
+        if round % 50 == 49 {
+            most = most.max(sql.query_first::<i64, _>("SELECT COUNT(*) FROM fencelock_line").await.unwrap());
+        }
     }
-    let mut sql = server.sql(database(&url)).await;
-    soon("a small table", async {
-        loop {
-            let lines: Option<i64> = sql.query_first("SELECT COUNT(*) FROM fencelock_line").await.unwrap();
-            if lines == Some(0) {
-                break;
-            }
+    counted(&format!("at most {} lines in the table at a time on MariaDB", most.unwrap_or(0)));
+    assert!(most <= Some(50_000), "{most:?} lines at a time");
+    if soaking() {
+        let left = "INSERT INTO fencelock_line SELECT CONCAT('left/', seq), NULL, seq, 0, 0 FROM seq_1_to_1000000";
+        sql.query_drop(left).await.unwrap();
+        highest = highest.max(1_000_000);
+        // Whoever makes a line takes out what was left behind.
+        let ticket = ticket("new", WHOLE, WHOLE, true);
+        store.enter(std::slice::from_ref(&ticket)).await.unwrap();
+        store.leave(&[ticket.place]).await.unwrap();
+    }
+    let empty = async {
+        while sql.query_first::<i64, _>("SELECT COUNT(*) FROM fencelock_line").await.unwrap() != Some(0) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-    })
-    .await;
+    };
+    let limit = Duration::from_secs(if soaking() { 900 } else { 60 });
+    tokio::time::timeout(limit, empty).await.expect("a small table");
     let Entered::Admitted { token, .. } = store.enter(&[ticket("once/0/0", WHOLE, WHOLE, true)]).await.unwrap()[0]
     else {
         panic!("nobody else is there")

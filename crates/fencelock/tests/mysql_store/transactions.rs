@@ -3,6 +3,7 @@
 use crate::server::Server;
 use crate::{open, soon};
 use fencelock::fence::sql::{self as fence, Dialect};
+use fencelock::sql::change::{OwnRow, change_one};
 use fencelock::sql::mysql::{check_locking, lock_statements, prepare};
 use fencelock::sql::{Parameter, Wait, fence_in, lock_in};
 use fencelock::{ErrorKind, Locks, Mode, Token};
@@ -234,4 +235,51 @@ async fn statements_run_on_any_driver() {
     }
     assert_eq!(rows, [0, 1, 0, 0], "locked, and held by nobody");
     transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_lock_nothing_is_sold_twice_and_no_write_is_lost() {
+    let (server, database) = tables().await;
+    let mut sql = server.sql(&database).await;
+    sql.query_drop(
+        "CREATE TABLE own (id INT PRIMARY KEY, place VARCHAR(9), stock INT, seen BIGINT, version INT) ENGINE = InnoDB",
+    )
+    .await
+    .unwrap();
+    sql.query_drop("INSERT INTO own VALUES (1, 'a', 20, 0, 7), (2, 'b', 1, 0, 1), (3, 'b', 1, 0, 1)").await.unwrap();
+    let row = OwnRow::new(Dialect::MySql, "own", "id", 1).unwrap();
+    let workers = (0..8).map(|_| {
+        let (server, database, row) = (server.clone(), database.clone(), row.clone());
+        tokio::spawn(async move {
+            let mut sql = server.sql(&database).await;
+            let (mut sold, mut written) = (0, 0);
+            while written < 10 {
+                let mut transaction = begin(&mut sql).await;
+                sold += i32::from(change_one(&mut transaction, &row.take("stock", 3).unwrap()).await.unwrap());
+                transaction.commit().await.unwrap();
+                let read = "SELECT seen, version FROM own WHERE id = 1";
+                let (seen, version): (i64, i64) = sql.query_first(read).await.unwrap().unwrap();
+                let mut transaction = begin(&mut sql).await;
+                let update = row.update_if("version", version, &[("seen", (seen + 1).into())]).unwrap();
+                written += i32::from(change_one(&mut transaction, &update).await.unwrap());
+                transaction.commit().await.unwrap();
+            }
+            sold
+        })
+    });
+    let mut sold = 0;
+    for worker in workers.collect::<Vec<_>>() {
+        sold += soon("a worker", worker).await.unwrap();
+    }
+    let left: Option<(i64, i64, i64)> =
+        sql.query_first("SELECT stock, seen, version FROM own WHERE id = 1").await.unwrap();
+    assert_eq!((sold, left), (6, Some((2, 80, 87))), "three at a time, as long as there were three");
+
+    let mut transaction = begin(&mut sql).await;
+    let nobody = OwnRow::new(Dialect::MySql, "own", "id", 9).unwrap();
+    assert!(!change_one(&mut transaction, &nobody.take("stock", 1).unwrap()).await.unwrap());
+    let two = OwnRow::new(Dialect::MySql, "own", "place", "b").unwrap();
+    let error = change_one(&mut transaction, &two.take("stock", 1).unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains("2 rows"), "{error}");
 }

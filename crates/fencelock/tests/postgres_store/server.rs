@@ -50,6 +50,25 @@ impl Server {
         server
     }
 
+    /// A standby of this one: a copy that follows it, until it is promoted.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub(crate) fn standby(of: &Server) -> Server {
+        let folder = tempfile::tempdir().expect("a folder for the server");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+        give_away(folder.path());
+        let copied = as_server(&program("pg_basebackup"))
+            .arg("-D")
+            .arg(folder.path().join("data"))
+            .args(["-h", "127.0.0.1", "-p", &of.port.to_string(), "-U", "postgres"])
+            .args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"])
+            .status()
+            .expect("pg_basebackup can be run");
+        assert!(copied.success(), "pg_basebackup failed");
+        let server = Server { folder, child: Mutex::new(None), port };
+        server.run(&[]);
+        server
+    }
+
     /// Starts it, again perhaps.
     pub(crate) fn run(&self, options: &[&str]) {
         let child = as_server(&program("postgres"))

@@ -3,6 +3,7 @@
 use crate::server::Server;
 use crate::{open, soon};
 use fencelock::fence::sql::{self as fence, Dialect};
+use fencelock::sql::change::{OwnRow, change_one};
 use fencelock::sql::postgres::{InSchema, lock_statement};
 use fencelock::sql::{Parameter, Wait, fence_in, lock_in};
 use fencelock::{ErrorKind, Locks, Mode, Token};
@@ -237,4 +238,54 @@ async fn statements_run_on_any_driver() {
     assert_eq!(transaction.query_one(&text, &[]).await.unwrap().get::<_, i32>("what"), 0);
     transaction.commit().await.unwrap();
     assert_eq!(lock_statement("no schema", "x", Wait::No).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn without_a_lock_nothing_is_sold_twice_and_no_write_is_lost() {
+    let server = Server::shared();
+    let table = format!("own_{}", Server::schema());
+    let sql = server.sql().await;
+    sql.batch_execute(&format!(
+        "CREATE TABLE {table} (id int PRIMARY KEY, place text, stock int, seen bigint, version int); \
+         INSERT INTO {table} VALUES (1, 'a', 20, 0, 7), (2, 'b', 1, 0, 1), (3, 'b', 1, 0, 1)"
+    ))
+    .await
+    .unwrap();
+    let row = OwnRow::new(Dialect::Postgres, &table, "id", 1).unwrap();
+    let workers = (0..8).map(|_| {
+        let (server, table, row) = (server.clone(), table.clone(), row.clone());
+        tokio::spawn(async move {
+            let mut sql = server.sql().await;
+            let (mut sold, mut written) = (0, 0);
+            while written < 10 {
+                let mut transaction = sql.transaction().await.unwrap();
+                sold += i32::from(change_one(&mut transaction, &row.take("stock", 3).unwrap()).await.unwrap());
+                transaction.commit().await.unwrap();
+                let mut transaction = sql.transaction().await.unwrap();
+                let read = format!("SELECT seen, version FROM {table} WHERE id = 1");
+                let found = transaction.query_one(&read, &[]).await.unwrap();
+                let (seen, version): (i64, i32) = (found.get(0), found.get(1));
+                let update = row.update_if("version", version.into(), &[("seen", (seen + 1).into())]).unwrap();
+                written += i32::from(change_one(&mut transaction, &update).await.unwrap());
+                transaction.commit().await.unwrap();
+            }
+            sold
+        })
+    });
+    let mut sold = 0;
+    for worker in workers.collect::<Vec<_>>() {
+        sold += soon("a worker", worker).await.unwrap();
+    }
+    let left = sql.query_one(&format!("SELECT stock, seen, version FROM {table} WHERE id = 1"), &[]).await.unwrap();
+    assert_eq!((sold, left.get::<_, i32>(0)), (6, 2), "three at a time, as long as there were three");
+    assert_eq!((left.get::<_, i64>(1), left.get::<_, i32>(2)), (80, 87));
+
+    let mut one = server.sql().await;
+    let mut transaction = one.transaction().await.unwrap();
+    let nobody = OwnRow::new(Dialect::Postgres, &table, "id", 9).unwrap();
+    assert!(!change_one(&mut transaction, &nobody.take("stock", 1).unwrap()).await.unwrap());
+    let two = OwnRow::new(Dialect::Postgres, &table, "place", "b").unwrap();
+    let error = change_one(&mut transaction, &two.take("stock", 1).unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains("2 rows"), "{error}");
 }

@@ -487,7 +487,7 @@ async fn a_cluster_that_is_down_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_over_tls() {
     let dir = tempfile::tempdir().unwrap();
-    crate::tls::certificates(dir.path());
+    fencelock_testkit::certificates(dir.path());
     let file = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
     // The nodes' own port is this one and 10,000.
     let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).unwrap().to_string();

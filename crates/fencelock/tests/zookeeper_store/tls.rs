@@ -3,34 +3,7 @@
 use crate::server::{Server, free_port};
 use crate::support::soon;
 use fencelock::{ErrorKind, Locks};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::path::Path;
-
-/// Writes `NAME.crt`, `NAME.key` and both as `NAME.pem` for an authority, a server, a client, and a stranger.
-fn certificates(dir: &Path) {
-    let write = |name: &str, certificate: &str, key: &KeyPair| {
-        let key = key.serialize_pem();
-        std::fs::write(dir.join(format!("{name}.crt")), certificate).unwrap();
-        std::fs::write(dir.join(format!("{name}.pem")), format!("{key}{certificate}")).unwrap();
-        std::fs::write(dir.join(format!("{name}.key")), key).unwrap();
-    };
-    let authority = |name: &str| {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let certificate = params.self_signed(&key).unwrap();
-        write(name, &certificate.pem(), &key);
-        Issuer::new(params, key)
-    };
-    let ours = authority("ca");
-    authority("other");
-    for name in ["server", "client"] {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_string(), "127.0.0.1".to_string()]).unwrap();
-        write(name, &params.signed_by(&key, &ours).unwrap().pem(), &key);
-    }
-}
+use fencelock_testkit::certificates;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_private_authority_and_client_certificates() {

@@ -12,9 +12,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Id;
+use tokio::sync::Semaphore;
 
 /// How long an answer may take. What is not answered by then may still be carried out.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// So many short calls are under way at a time: an agent takes 200 connections of one address unless it is told otherwise, and
+/// those who wait need theirs.
+const CALLS_AT_ONCE: usize = 48;
 /// A transaction takes so many operations.
 pub(super) const MOST_OPERATIONS: usize = 64;
 /// What a path keeps as it is.
@@ -24,6 +28,7 @@ const IN_A_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(
 pub(super) struct Agent {
     settings: Settings,
     clients: Mutex<HashMap<Id, Client>>,
+    calls: Semaphore,
 }
 
 /// A key and what is in it.
@@ -134,7 +139,7 @@ pub(super) struct Wanted<'a> {
 
 impl Agent {
     pub(super) fn new(settings: Settings) -> Agent {
-        Agent { settings, clients: Mutex::default() }
+        Agent { settings, clients: Mutex::default(), calls: Semaphore::new(CALLS_AT_ONCE) }
     }
 
     pub(super) fn address(&self) -> &str {
@@ -165,6 +170,8 @@ impl Agent {
 
     /// One request. Answers that say that something is not there are answers.
     async fn ask(&self, method: Method, path: &str, body: Option<Value>, within: Duration) -> Result<Reply> {
+        // A read that waits has a connection of its own for as long as nothing happens.
+        let _turn = if within > ANSWER_WITHIN { None } else { self.calls.acquire().await.ok() };
         let mut request = self.client()?.request(method, format!("{}{path}", self.settings.base)).timeout(within);
         if let Some(token) = &self.settings.token {
             request = request.header("X-Consul-Token", token);

@@ -157,7 +157,7 @@ impl Store for ConsulLockStore {
         Box::pin(async move {
             check_batch(batch, &self.capability())?;
             match batch.first() {
-                Some(ticket) if ticket.capacity != crate::line::WHOLE => {
+                Some(ticket) if ticket.weight != ticket.capacity => {
                     Err(Error::new(ErrorKind::Unsupported, "this layout keeps no permits")
                         .named(ticket.place.name.shown()))
                 }
@@ -239,10 +239,10 @@ impl Store for ConsulLockStore {
         note: Option<Note>,
     ) -> BoxFuture<'a, Result<Presence>> {
         Box::pin(async move {
+            let Some(mut mine) = self.shared.mine().get(place).cloned() else { return Ok(Presence::Gone) };
             if weight.is_some() {
                 return Err(Error::new(ErrorKind::Unsupported, "this layout keeps no readers"));
             }
-            let Some(mut mine) = self.shared.mine().get(place).cloned() else { return Ok(Presence::Gone) };
             if let Some(note) = &note {
                 mine.record.say(note)?;
             }

@@ -18,6 +18,16 @@ pub(super) fn made_in(key: &Bytes, revision: i64) -> Compare {
     compare(key, None, CompareResult::Equal, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
 
+/// The key was last written in this revision; 0: there is none.
+pub(super) fn changed_in(key: &Bytes, revision: i64) -> Compare {
+    compare(key, None, CompareResult::Equal, CompareTarget::Mod, TargetUnion::ModRevision(revision))
+}
+
+/// The key was not written after this revision, if ever.
+pub(super) fn not_after(key: &Bytes, revision: i64) -> Compare {
+    compare(key, None, CompareResult::Less, CompareTarget::Mod, TargetUnion::ModRevision(revision + 1))
+}
+
 /// There are no keys here.
 pub(super) fn empty(range: &Range) -> Compare {
     // The server compares a key that is not there as one of revision 0, and wants it to be true of each that is.
@@ -56,6 +66,11 @@ pub(super) fn delete(key: &Bytes) -> RequestOp {
 
 pub(super) fn read(range: &Range) -> RequestOp {
     RequestOp { request: Some(Request::RequestRange(whole(range))) }
+}
+
+/// What a question of its own would find.
+pub(super) fn read_one(range: RangeRequest) -> RequestOp {
+    RequestOp { request: Some(Request::RequestRange(range)) }
 }
 
 /// How many tickets are read where some are enough. In longer lines one that another client entered under the same id is not

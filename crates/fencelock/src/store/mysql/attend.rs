@@ -2,7 +2,7 @@
 //! and for what is watched; and it takes out abandoned lines.
 
 use super::client::Client;
-use super::verbs;
+use super::seeing;
 use crate::clock::Moment;
 use crate::store::Scope;
 use crate::store::sql::lock;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// We look this often at most,
 const FASTEST: Duration = Duration::from_millis(5);
 /// and this often at least.
-const SLOWEST: Duration = Duration::from_millis(225);
+const SLOWEST: Duration = Duration::from_millis(300);
 /// What is watched is compared this often: hints come up to a second late.
 const WATCHING: Duration = Duration::from_millis(400);
 /// We look for abandoned lines when we have made this many,
@@ -60,7 +60,7 @@ async fn attend(running: Running) {
         let lapse = lock(&client.lapse).after(AFTER);
         if !places.is_empty() && client.clock.now() >= looked_at.after(pause(&client)).min(lapse) {
             *lock(&client.lapse) = Moment::FAR;
-            if let Err(error) = verbs::look(&client, &places).await {
+            if let Err(error) = seeing::look(&client, &places).await {
                 tracing::debug!(%error, "cannot look for those who wait");
             }
             looked_at = client.clock.now();
@@ -102,7 +102,7 @@ fn pause(client: &Client) -> Duration {
 
 /// Looks whether something has changed within what is watched. One round trip for all.
 async fn compare(client: &Client, scopes: &[Scope], marks: &mut HashMap<Scope, String>) -> crate::Result<()> {
-    let found = verbs::mark(client, scopes).await?;
+    let found = seeing::mark(client, scopes).await?;
     for (scope, mark) in scopes.iter().zip(found) {
         let before = marks.insert(scope.clone(), mark.clone());
         if before.is_none_or(|before| before != mark) {
@@ -119,7 +119,7 @@ async fn compare(client: &Client, scopes: &[Scope], marks: &mut HashMap<Scope, S
 async fn reap(client: &Client, upto: &mut Option<Vec<u8>>) {
     let mut wrap = upto.is_some();
     loop {
-        match verbs::reap(client, upto.as_deref(), REAPED, IDLE).await {
+        match seeing::reap(client, upto.as_deref(), REAPED, IDLE).await {
             Ok((next, reaped)) => {
                 let more = match &next {
                     None => std::mem::take(&mut wrap),

@@ -4,6 +4,7 @@
 //! round trip; a connection whose script failed or was given up is closed, which rolls back whatever was open on it.
 
 use super::fault;
+use super::hosts::Hosts;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::hints::Hints;
@@ -12,7 +13,7 @@ use crate::store::{Host, Scope, TicketId};
 use futures_core::future::BoxFuture;
 use futures_util::future::{Either, select};
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts, Row};
+use mysql_async::{Conn, Row};
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,8 +43,7 @@ const DONE: &str = "SELECT 'done'";
 pub(super) type Answers = Vec<Vec<Row>>;
 
 pub(super) struct Client {
-    opts: Opts,
-    pub(super) address: String,
+    pub(super) hosts: Hosts,
     pub(super) clock: Clock,
     pub(super) me: String,
     pub(super) ears: Ears,
@@ -73,10 +73,9 @@ struct Slot {
 }
 
 impl Client {
-    pub(super) fn new(opts: Opts, address: String, clock: Clock) -> Arc<Client> {
+    pub(super) fn new(hosts: Hosts, clock: Clock) -> Arc<Client> {
         Arc::new_cyclic(|itself| Client {
-            opts,
-            address,
+            hosts,
             me: client_name(),
             ears: Ears::default(),
             hints: Hints::default(),
@@ -111,26 +110,22 @@ impl Client {
         match select(pin!(future), limit).await {
             Either::Left((done, _)) => Ok(done),
             Either::Right(_) => {
-                let (address, secs) = (&self.address, PATIENCE.as_secs());
+                let (address, secs) = (&self.hosts.address, PATIENCE.as_secs());
                 Err(Error::new(ErrorKind::Unavailable, format!("{address} did not answer within {secs} s ({what})")))
             }
         }
     }
 
-    async fn open(&self) -> Result<Conn> {
-        let opening = async {
-            let mut conn = Conn::new(self.opts.clone()).await?;
-            for told in SESSION {
-                conn.query_drop(*told).await?;
-            }
-            Ok::<_, mysql_async::Error>(conn)
-        };
-        self.within("connect", opening).await?.map_err(|error| fault::of_connecting(error, &self.address))
-    }
-
     /// Sends a script: one round trip, once a connection is open.
     pub(super) async fn run(&self, script: &str) -> Result<Answers> {
-        self.try_run(script).await?.map_err(|error| fault::of_call(error, &self.address))
+        self.try_run(script).await?.map_err(|error| fault::of_call(error, &self.hosts.address))
+    }
+
+    /// Sends one statement that only reads: one round trip.
+    pub(super) async fn run_alone(&self, statement: &str) -> Result<Vec<Row>> {
+        let answer = self.try_send(statement, true).await?;
+        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
+        Ok(answers.pop().unwrap_or_default())
     }
 
     /// The same for an enter of these tickets. Should the caller give it up, it goes on in the background: the server carries
@@ -163,6 +158,11 @@ impl Client {
 
     /// The same, with the driver's own error where the server refused it.
     pub(super) async fn try_run(&self, script: &str) -> Result<Result<Answers, mysql_async::Error>> {
+        self.try_send(script, false).await
+    }
+
+    /// A script, or a statement that stands alone.
+    async fn try_send(&self, script: &str, alone: bool) -> Result<Result<Answers, mysql_async::Error>> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "the store was closed"));
         }
@@ -181,9 +181,9 @@ impl Client {
             let fresh = idle.is_none();
             let mut conn = match idle {
                 Some(conn) => conn,
-                None => self.open().await?,
+                None => self.hosts.open(SESSION, &self.clock).await?,
             };
-            let answer = match self.within("script", answers(&mut conn, script)).await {
+            let answer = match self.within("script", send(&mut conn, script, alone)).await {
                 Ok(answer) => answer,
                 Err(late) => return Err(late.effect_unknown()),
             };
@@ -196,6 +196,11 @@ impl Client {
                     tries += 1;
                     let pause = Duration::from_millis(fastrand::u64(1..=10 << tries));
                     self.clock.sleep_until(self.clock.now().after(pause)).await;
+                }
+                // The host was a primary and is none any more: there is another one by now, or soon.
+                Err(error) if self.hosts.several() && fault::is_read_only(&error) && tries < TRIES => {
+                    tries += 1;
+                    lock(&slot.idle).clear();
                 }
                 // Every script may be repeated. A connection that stood idle may have been closed by the server.
                 Err(mysql_async::Error::Io(_) | mysql_async::Error::Driver(_)) if !fresh && tries < TRIES => tries += 1,
@@ -275,6 +280,10 @@ impl<T: Send + 'static> Drop for Lasting<T> {
     }
 }
 
+async fn send(conn: &mut Conn, script: &str, alone: bool) -> Result<Answers, mysql_async::Error> {
+    if alone { Ok(vec![conn.query(script).await?]) } else { answers(conn, script).await }
+}
+
 /// Everything that a script answers.
 pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
     let mut result = conn.query_iter(format!("{script}\n{DONE}")).await?;
@@ -299,6 +308,6 @@ pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, my
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.address)
+        f.write_str(&self.hosts.address)
     }
 }

@@ -8,6 +8,11 @@ pub(super) fn is_transient(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213))
 }
 
+/// Whether the server cannot be written to; the script is rolled back with its connection.
+pub(super) fn is_read_only(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1290 | 1792 | 1836))
+}
+
 /// Whether our tables are not there.
 pub(super) fn is_missing(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(server) if server.code == 1146)
@@ -49,15 +54,16 @@ fn of_server(server: &ServerError, address: &str) -> Error {
         1044 | 1045 | 1130 | 1251 | 1698 => {
             new(ErrorKind::Denied, format!("{address} refused the user or password: {said}"))
         }
-        1142 | 1143 | 1227 | 1370 => {
-            new(ErrorKind::Denied, format!("{said}; the user needs SELECT, INSERT, UPDATE, DELETE on our tables"))
-        }
+        1142 | 1143 | 1227 | 1370 => new(
+            ErrorKind::Denied,
+            format!(
+                "{said}; `fencelock migrate` makes the tables, `fencelock migrate --print` says which rights are needed"
+            ),
+        ),
         1049 => new(ErrorKind::InvalidInput, format!("{address}: {said}")),
         1146 | 1054 => new(
             ErrorKind::Broken,
-            format!(
-                "{address} has no tables of ours, or not all: {said}; leave out migrate=off, or create them by hand"
-            ),
+            format!("{address} has no tables of ours, or not all: {said}; run `fencelock migrate`"),
         ),
         1290 | 1792 | 1836 => new(ErrorKind::Unavailable, format!("{address} is read-only, a replica perhaps: {said}")),
         1665 => new(ErrorKind::Unsupported, format!("{address} needs a binary log in row format: {said}")),

@@ -1,7 +1,7 @@
 //! Registers as rows of a table of their own; a write is one script.
 
 use super::MysqlStore;
-use super::verbs::{broken, bytes, int, maybe, number, raw};
+use super::script::{broken, bytes, int, maybe, number, raw};
 use crate::beside::{Held, Registers};
 use crate::error::Result;
 use crate::name::Name;

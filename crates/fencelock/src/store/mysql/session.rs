@@ -2,7 +2,8 @@
 
 use super::client::{self, Answers};
 use super::fault;
-use super::verbs::{broken, bytes, int, maybe, number, seen, string};
+use super::hosts::Hosts;
+use super::script::{broken, bytes, int, maybe, number, seen, string};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
@@ -11,7 +12,7 @@ use crate::store::sql::duration;
 use crate::store::sql::session::{Ask, Driver, Left, Session, Taken};
 use crate::store::{Listed, Note, Place, Scope, Seen};
 use futures_util::future::{Either, select};
-use mysql_async::{Conn, Opts};
+use mysql_async::Conn;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::pin::pin;
@@ -34,20 +35,20 @@ struct Open {
     ttl: Option<u64>,
 }
 
+/// What a connection is told first.
+const BEGIN: &[&str] = &["SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'"];
+
 /// The one connection.
 pub(super) struct Mysql {
-    opts: Opts,
-    address: String,
     /// Lock names are the whole server's, so the database is part of them.
-    database: String,
+    hosts: Hosts,
     clock: Clock,
     open: Option<Open>,
 }
 
 /// Connects once to see whether it works here, and leaves the rest to the library thread.
-pub(super) async fn connect(opts: Opts, address: String, clock: Clock) -> Result<Session> {
-    let database = opts.db_name().unwrap_or_default().to_string();
-    let mut driver = Mysql { opts, address, database, clock: clock.clone(), open: None };
+pub(super) async fn connect(hosts: Hosts, clock: Clock) -> Result<Session> {
+    let mut driver = Mysql { hosts, clock: clock.clone(), open: None };
     driver.open().await?;
     driver.close();
     Ok(Session::new(driver, false, clock))
@@ -71,7 +72,7 @@ impl Mysql {
     /// The name of the server's lock: some servers tell case apart and some do not, and 64 characters are the most.
     fn key(&self, name: &Name) -> String {
         let mut hash = Sha256::new();
-        hash.update(self.database.as_bytes());
+        hash.update(self.hosts.database.as_bytes());
         hash.update([0]);
         hash.update(name.key().as_bytes());
         let mut key = String::from("'fencelock:");
@@ -95,14 +96,14 @@ impl Mysql {
     /// One round trip. Whatever goes wrong ends the connection: what of it was done cannot be known, and the end undoes it.
     async fn run(&mut self, script: &str) -> Result<Answers> {
         let Some(mut open) = self.open.take() else {
-            return Err(Error::unknown(format!("{}: the connection has ended", self.address)));
+            return Err(Error::unknown(format!("{}: the connection has ended", self.hosts.address)));
         };
         let script = format!("{script}SELECT CONNECTION_ID();\n");
-        let answer = Self::within(&self.clock, &self.address, client::answers(&mut open.conn, &script)).await?;
-        let mut answers = answer.map_err(|error| fault::of_call(error, &self.address))?;
+        let answer = Self::within(&self.clock, &self.hosts.address, client::answers(&mut open.conn, &script)).await?;
+        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
         let id = answers.pop().as_ref().and_then(|rows| rows.first()).map(|row| int(row, 0)).transpose()?.flatten();
         if id != Some(open.id) {
-            let message = format!("{} does not keep to one connection: use mode=rows", self.address);
+            let message = format!("{} does not keep to one connection: use mode=rows", self.hosts.address);
             return Err(Error::new(ErrorKind::Unsupported, message).effect_unknown());
         }
         self.open = Some(open);
@@ -129,22 +130,20 @@ impl Driver for Mysql {
         }
         let marker = format!("fencelock-client:{}", client_name());
         let opening = async {
-            let mut conn = Conn::new(self.opts.clone()).await?;
+            let mut conn = self.hosts.open(BEGIN, &self.clock).await?;
             let script = format!(
-                "SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES';\n\
-                 SELECT GET_LOCK('{marker}', 0), CONNECTION_ID();\n\
+                "SELECT GET_LOCK('{marker}', 0), CONNECTION_ID();\n\
                  DELETE FROM fencelock_session WHERE IS_USED_LOCK(CAST(marker AS CHAR CHARACTER SET ascii)) IS NULL;\n"
             );
-            let answers = client::answers(&mut conn, &script).await?;
-            Ok::<_, mysql_async::Error>((conn, answers))
+            let answers = client::answers(&mut conn, &script).await;
+            Ok::<_, Error>((conn, answers.map_err(|error| fault::of_connecting(error, &self.hosts.address))?))
         };
-        let opened = Self::within(&self.clock, &self.address, opening)
+        let (conn, answers) = Self::within(&self.clock, &self.hosts.address, opening)
             .await
-            .map_err(|late| Error::new(ErrorKind::Unavailable, late.message()))?;
-        let (conn, answers) = opened.map_err(|error| fault::of_connecting(error, &self.address))?;
+            .map_err(|late| Error::new(ErrorKind::Unavailable, late.message()))??;
         let row = answers.first().and_then(|rows| rows.first()).ok_or_else(broken)?;
         if int(row, 0)? != Some(1) {
-            return Err(Error::new(ErrorKind::Unavailable, format!("{} gives no locks", self.address)));
+            return Err(Error::new(ErrorKind::Unavailable, format!("{} gives no locks", self.hosts.address)));
         }
         let id = int(row, 1)?.ok_or_else(broken)?;
         self.open = Some(Open { conn, marker, id, ttl: None });

@@ -47,5 +47,3 @@ CREATE TABLE IF NOT EXISTS fencelock_register (
   written VARBINARY(16) NOT NULL, -- the id of the write that it came by
   value LONGBLOB
 ) ENGINE = InnoDB;
-
-INSERT IGNORE INTO fencelock_layout VALUES (1, 1, 0);

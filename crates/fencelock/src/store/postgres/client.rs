@@ -291,8 +291,11 @@ pub(crate) fn spelled<'a>(sql: &'a str, schema: &str) -> std::borrow::Cow<'a, st
     if schema == settings::SCHEMA {
         return sql.into();
     }
-    let sql = sql.replace("fencelock.", &format!("{schema}."));
-    sql.replace("SCHEMA IF NOT EXISTS fencelock", &format!("SCHEMA IF NOT EXISTS {schema}")).into()
+    let mut sql = sql.replace("fencelock.", &format!("{schema}."));
+    for before in ["SCHEMA IF NOT EXISTS", "SCHEMA"] {
+        sql = sql.replace(&format!("{before} fencelock"), &format!("{before} {schema}"));
+    }
+    sql.into()
 }
 
 impl std::fmt::Debug for Client {

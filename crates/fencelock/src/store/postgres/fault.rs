@@ -70,14 +70,14 @@ fn of_server(db: &DbError, address: &str) -> Error {
         "28000" | "28P01" => new(ErrorKind::Denied, format!("{address} refused the user or password: {said}")),
         "42501" => new(
             ErrorKind::Denied,
-            format!("{said}; the role needs USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables"),
+            format!(
+                "{said}; `fencelock migrate` makes the tables, `fencelock migrate --print` says which rights are needed"
+            ),
         ),
         "3D000" => new(ErrorKind::InvalidInput, format!("{address}: {said}")),
         "42P01" | "3F000" | "42883" => new(
             ErrorKind::Broken,
-            format!(
-                "{address} has no tables of ours, or not all: {said}; leave out migrate=off, or create them by hand"
-            ),
+            format!("{address} has no tables of ours, or not all: {said}; run `fencelock migrate`"),
         ),
         "53100" | "53200" | "53300" | "53400" | "57P03" => {
             new(ErrorKind::Unavailable, format!("{address} is not able to serve us: {said}"))

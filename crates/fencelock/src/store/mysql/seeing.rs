@@ -1,0 +1,197 @@
+//! What is there: who waits and who came in, who is inside, which names, what has changed, and what was left behind.
+
+use super::client::Client;
+use super::script::{Script, broken, bytes, int, next, number, raw, seen, sql, string};
+use crate::error::{Error, Result};
+use crate::name::Name;
+use crate::store::sql::{duration, micros};
+use crate::store::{Line, Listed, Place, Scope, Waited};
+use mysql_async::Row;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+/// One round trip for all who wait; one more where somebody has lapsed.
+pub(super) async fn look(client: &Client, places: &[Place]) -> Result<Vec<Waited>> {
+    let names: BTreeSet<&str> = places.iter().map(|place| place.name.key()).collect();
+    let (mut found, rests) = peek(client, places, &names).await?;
+    let lapsed: Vec<&Name> = {
+        let lapsed = |name: &&Name| rests.get(name.key()).is_some_and(|rest| *rest <= 0);
+        let mut names: Vec<&Name> = places.iter().map(|place| &place.name).filter(lapsed).collect();
+        names.sort_by(|a, b| a.key().cmp(b.key()));
+        names.dedup_by(|a, b| a.key() == b.key());
+        names
+    };
+    if !lapsed.is_empty() {
+        settle(client, &lapsed).await?;
+        let (again, rests) = peek(client, places, &names).await?;
+        found = again;
+        expect_lapses(client, rests.into_values());
+    } else {
+        expect_lapses(client, rests.into_values());
+    }
+    for (place, found) in places.iter().zip(&found) {
+        if *found != Waited::Waiting {
+            client.stir();
+            client.ears.tell(place.id, found);
+        }
+    }
+    Ok(found)
+}
+
+fn expect_lapses(client: &Client, rests: impl Iterator<Item = i64>) {
+    if let Some(rest) = rests.min() {
+        client.expect_lapse(duration(rest));
+    }
+}
+
+/// What is there, without a lock.
+async fn peek(
+    client: &Client,
+    places: &[Place],
+    names: &BTreeSet<&str>,
+) -> Result<(Vec<Waited>, HashMap<String, i64>)> {
+    let ids = places.iter().map(|place| bytes(place.id.as_bytes())).collect::<Vec<_>>().join(", ");
+    let spelled = names.iter().map(|name| bytes(name.as_bytes())).collect::<Vec<_>>().join(", ");
+    let mut script = Script::default();
+    script.add(sql!("look"), &[("ids", &ids), ("names", &spelled)]);
+    let rows = client.run_alone(&script.0).await?;
+    let (mut there, mut rests) = (HashMap::new(), HashMap::new());
+    for row in &rows {
+        let (id, name) = (string(row, 1)?.unwrap_or_default(), string(row, 2)?.unwrap_or_default());
+        let rest = int(row, 5)?.unwrap_or(0);
+        if int(row, 0)? == Some(1) {
+            rests.insert(name, rest);
+        } else if rest > 0 {
+            there.insert((id, name), (int(row, 3)?, int(row, 4)?));
+        }
+    }
+    let found = |place: &Place| match there.get(&(place.id.to_string(), place.name.key().to_string())) {
+        None => Waited::Gone,
+        Some((_, None)) => Waited::Waiting,
+        Some((token, Some(_))) => Waited::Admitted { token: number(*token) },
+    };
+    Ok((places.iter().map(found).collect(), rests))
+}
+
+/// Takes out the lapsed tickets of these lines, which are sorted, and lets in whoever fits then. One round trip.
+async fn settle(client: &Client, names: &[&Name]) -> Result<()> {
+    let mut script = Script::transaction();
+    script.lock(names.iter().enumerate().map(|(i, name)| (i, *name)));
+    for (i, name) in names.iter().enumerate() {
+        let words: &[(&str, &str)] = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes()))];
+        script.add(sql!("sweep"), words).add(sql!("admit"), words);
+    }
+    script.commit(client).await?;
+    names.iter().for_each(|name| client.hints.tell(name));
+    Ok(())
+}
+
+/// One round trip.
+pub(super) async fn inspect(client: &Client, name: &Name) -> Result<Line> {
+    let words: &[(&str, &str)] =
+        &[("i", "0"), ("name", &bytes(name.key().as_bytes())), ("where", ""), ("limit", "1000000")];
+    let mut script = Script::transaction();
+    script.lock([(0, name)].into_iter());
+    script.add(sql!("sweep"), words).add(sql!("admit"), words).add(sql!("seen"), words);
+    let mut answers = script.commit(client).await?.into_iter();
+    let mut line = Line::default();
+    for (i, row) in next(&mut answers)?.iter().enumerate() {
+        let (capacity, seen) = seen(row)?;
+        if i == 0 {
+            line.capacity = capacity;
+        }
+        if seen.admitted.is_some() { line.inside.push(seen) } else { line.waiting.push(seen) }
+    }
+    Ok(line)
+}
+
+/// One round trip; two more where somebody has lapsed.
+pub(super) async fn list(client: &Client, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
+    let from = match after {
+        Some(after) if after >= prefix => format!("l.name > {}", bytes(after.as_bytes())),
+        _ => format!("l.name >= {}", bytes(prefix.as_bytes())),
+    };
+    let words: &[(&str, &str)] = &[
+        ("prefix", &bytes(prefix.as_bytes())),
+        ("length", &prefix.len().to_string()),
+        ("from", &from),
+        ("limit", &limit.to_string()),
+    ];
+    let mut script = Script::default();
+    script.add(sql!("now"), &[]).add(sql!("list"), words);
+    let mut settled = false;
+    loop {
+        let mut answers = client.run(&script.0).await?.into_iter();
+        let rows = next(&mut answers)?;
+        let mut listed = Vec::with_capacity(rows.len());
+        let mut lapsed = Vec::new();
+        for row in &rows {
+            let key = string(row, 0)?.ok_or_else(broken)?;
+            let name = Name::from_key(&key, string(row, 1)?.as_deref());
+            if int(row, 5)? == Some(1) {
+                lapsed.push(name.clone());
+            }
+            let count = |at| Ok::<_, Error>(usize::try_from(number(int(row, at)?)).unwrap_or(usize::MAX));
+            listed.push(Listed { name, inside: count(2)?, waiting: count(3)?, held: int(row, 4)?.map(duration) });
+        }
+        if lapsed.is_empty() || std::mem::replace(&mut settled, true) {
+            return Ok(listed);
+        }
+        settle(client, &lapsed.iter().collect::<Vec<_>>()).await?;
+    }
+}
+
+/// One round trip: what changes whenever something within a scope does.
+pub(super) async fn mark(client: &Client, scopes: &[Scope]) -> Result<Vec<String>> {
+    let mut script = Script::default();
+    for scope in scopes {
+        let within = match scope {
+            Scope::Name(name) => format!("name = {}", bytes(name.key().as_bytes())),
+            Scope::Prefix(prefix) => {
+                let (spelled, length) = (bytes(prefix.as_bytes()), prefix.len());
+                format!("name >= {spelled} AND LEFT(name, {length}) = {spelled}")
+            }
+        };
+        script.add(sql!("mark"), &[("where", &within)]);
+    }
+    let answers = client.run(&script.0).await?;
+    let mark = |rows: &Vec<Row>| string(rows.first().ok_or_else(broken)?, 0)?.ok_or_else(broken);
+    answers.iter().map(mark).collect()
+}
+
+/// Two round trips: says where to go on, and how many lines were taken out.
+pub(super) async fn reap(
+    client: &Client,
+    after: Option<&[u8]>,
+    most: u64,
+    idle: Duration,
+) -> Result<(Option<Vec<u8>>, u64)> {
+    let idle = micros(idle).to_string();
+    let words: &[(&str, &str)] =
+        &[("after", &bytes(after.unwrap_or_default())), ("limit", &most.to_string()), ("idle", &idle)];
+    let mut script = Script::default();
+    script.add(sql!("now"), &[]).add(sql!("abandoned"), words);
+    let mut answers = client.run(&script.0).await?.into_iter();
+    let (all, abandoned) = (next(&mut answers)?, next(&mut answers)?);
+    let last = match all.last() {
+        Some(row) if all.len() as u64 == most => raw(row, 0)?.map(<[u8]>::to_vec),
+        _ => None,
+    };
+    let mut names = abandoned.iter().map(|row| string(row, 0)?.ok_or_else(broken)).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    if names.is_empty() {
+        return Ok((last, 0));
+    }
+    let names: Vec<Name> = names.iter().map(|key| Name::from_key(key, None)).collect();
+    let mut script = Script::transaction();
+    script.lock(names.iter().enumerate());
+    script.0.push_str("SET @reaped = 0;\n");
+    // Every line is locked before the floor is.
+    for (i, name) in names.iter().enumerate() {
+        let words: &[(&str, &str)] = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("idle", &idle)];
+        script.add(sql!("sweep"), words).add(sql!("reap"), words);
+    }
+    script.0.push_str("SELECT @reaped;\n");
+    let mut answers = script.commit(client).await?.into_iter();
+    Ok((last, number(int(next(&mut answers)?.first().ok_or_else(broken)?, 0)?)))
+}
