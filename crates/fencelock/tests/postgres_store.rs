@@ -52,9 +52,6 @@ async fn alone() -> (server::Server, String) {
     (server, url)
 }
 
-/// Whether the mixed load has been shown to never deadlock here.
-const DEADLOCK_FREE: bool = true;
-
 /// How many deadlocks there have been.
 async fn deadlocks(server: &server::Server) -> i64 {
     let count = "SELECT sum(deadlocks)::bigint FROM pg_stat_database";

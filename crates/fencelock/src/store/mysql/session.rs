@@ -173,7 +173,8 @@ impl Driver for Mysql {
             let attempt = if ask.attempt { format!("GET_LOCK({key}, 0)") } else { "0".into() };
             let _ = write!(
                 script,
-                "SET @c{i} = (SELECT s.capacity FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {capacity} AND {LIVE} LIMIT 1);\n\
+                "SET @c{i} = NULL;\n\
+                 SELECT s.capacity INTO @c{i} FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {capacity} AND {LIVE} LIMIT 1;\n\
                  SET @g{i} = IF(@c{i} IS NULL, {attempt}, 0);\n\
                  UPDATE fencelock_token SET last = LAST_INSERT_ID(last + 1) WHERE one = 1 AND @g{i} = 1;\n\
                  SET @n{i} = IF(@g{i} = 1, LAST_INSERT_ID(), NULL);\n\
