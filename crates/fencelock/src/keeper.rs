@@ -9,7 +9,8 @@
 //!   that lease are renewed in batches. The ticket's own record decides what the answer means ([`crate::hold`]).
 //! - A **leave** is sent once, and again until it is confirmed or the lease must have ended. A place that was given up while
 //!   an enter of it was unanswered is an **orphan**: "not there" proves nothing then, so it is left again and again until that
-//!   enter can have no effect any more: for a lease, or for thirty where tickets hang on a session or a connection.
+//!   enter can have no effect any more: for a lease; or, where tickets hang on a session or a connection, until that ends, less
+//!   and less often and at last once a lease.
 
 mod book;
 mod under_way;
@@ -40,11 +41,6 @@ use under_way::Flight;
 
 /// The most tickets that one call to the store is asked to renew or leave.
 const BATCH: usize = 500;
-
-/// For how many leases a place is left again whose enter was never answered, where a ticket does not end with a lease of its
-/// own. It would be until the session ends; but that may never be, and an enter that is on its way this long, while leaves of
-/// the same place arrive one after the other, is not on its way any more.
-const WATCHED: u32 = 30;
 
 /// How long a store has to answer what a lease does not hang on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -136,7 +132,7 @@ impl Keeper {
     pub(crate) fn unanswered_until(&self, sent: Moment, lease: Duration) -> Moment {
         match self.lifetime {
             Lifetime::Ticket => sent.after(lease),
-            Lifetime::Session | Lifetime::Connection => sent.after(lease.saturating_mul(WATCHED)),
+            Lifetime::Session | Lifetime::Connection => Moment::FAR,
         }
     }
 
@@ -555,8 +551,8 @@ impl Bell {
     }
 }
 
-/// How long after this confirmed leave an orphan is left again. Where it is watched for many leases: less and less often, and
-/// at last once a lease.
+/// How long after this confirmed leave an orphan is left again. Where it is watched for as long as a session lives: less and
+/// less often, and at last once a lease.
 fn watch_after(lifetime: Lifetime, lease: Duration, times: u32) -> Duration {
     let first = (lease / 10).max(Duration::from_millis(10));
     match lifetime {

@@ -58,11 +58,11 @@ async fn the_timer_of_a_bounded_wait_is_not_set_where_there_is_room() {
 }
 
 #[test]
-fn an_orphan_is_not_left_again_for_ever() {
+fn an_orphan_of_a_session_is_left_again_about_once_a_lease() {
     use crate::store::Lifetime;
     let lease = Duration::from_secs(30);
     for (lifetime, leases, most) in
-        [(Lifetime::Ticket, 1, 10), (Lifetime::Session, super::WATCHED, 40), (Lifetime::Connection, super::WATCHED, 40)]
+        [(Lifetime::Ticket, 1, 10), (Lifetime::Session, 30, 40), (Lifetime::Connection, 30, 40)]
     {
         let (mut watched, mut times) = (Duration::ZERO, 0);
         while watched < lease * leases {
