@@ -12,18 +12,26 @@ use crate::store::{
     BoxFuture, BoxStream, Capability, Enter, Entered, Fencing, Hint, Host, Info, Lifetime, Line, Listed, Note, Place,
     Presence, Queue, Reach, Renew, Renewed, Scope, Seen, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
 };
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// What their clients put on the key, and check.
 const FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+
+/// For how long somebody waits to hear whether another of this process got in.
+const UNDECIDED: Duration = Duration::from_secs(5);
 
 /// The locks of `consul lock`.
 pub struct ConsulLockStore {
     shared: Arc<Shared>,
     label: Arc<str>,
+    /// Told when a try of this process got in or did not.
+    decided: Notify,
 }
 
 fn key(name: &Name) -> String {
@@ -41,7 +49,7 @@ impl ConsulLockStore {
             return Err(Error::new(ErrorKind::InvalidInput, "this store needs layout=consul-lock"));
         }
         let shared = Shared::connect(settings).await?;
-        Ok(ConsulLockStore { shared: Arc::new(shared), label: "consul".into() })
+        Ok(ConsulLockStore { shared: Arc::new(shared), label: "consul".into(), decided: Notify::new() })
     }
 
     /// The same store, with another label on its tokens.
@@ -67,19 +75,34 @@ impl ConsulLockStore {
         let shared = &self.shared;
         let called = shared.clock.now();
         let place = &ticket.place;
-        let mine = {
-            let session = match self.session_of(place).filter(|session| !session.has_ended()) {
-                Some(session) => session,
-                None => shared.session_for(ticket.lease).await?,
-            };
-            let mut all = shared.mine();
-            // A session may take its own lock twice: two of us must not.
-            let taken = all.keys().any(|other| other.name.key() == place.name.key() && other.id != place.id);
-            if taken {
-                return Ok(Entered::Full { holder: None });
+        let session = match self.session_of(place).filter(|session| !session.has_ended()) {
+            Some(session) => session,
+            None => shared.session_for(ticket.lease).await?,
+        };
+        let limit = called.after(UNDECIDED);
+        let mine = loop {
+            let decided = self.decided.notified();
+            {
+                let mut all = shared.mine();
+                // A session may take its own lock twice: two of us must not.
+                let other = all.iter().find(|(other, _)| other.name.key() == place.name.key() && other.id != place.id);
+                match other {
+                    None => {
+                        let new = Mine { session, record: Record::of(ticket)?, known: None, token: None };
+                        break all.entry(place.clone()).or_insert(new).clone();
+                    }
+                    Some((_, other)) if other.token.is_some() || shared.clock.now() >= limit => {
+                        return match other.record.capacity {
+                            there if there == ticket.capacity => Ok(Entered::Full { holder: None }),
+                            there => Err(Error::mismatch(&place.name.shown(), ticket.capacity, there)),
+                        };
+                    }
+                    Some(_) => {}
+                }
             }
-            let new = Mine { session, record: Record::of(ticket)?, known: None, token: None };
-            all.entry(place.clone()).or_insert(new).clone()
+            // Whether that one gets in is not known yet. If it does not, nothing changes in the store, and nobody would be told
+            // that it is our turn.
+            select(pin!(decided), pin!(shared.clock.sleep_until(limit))).await;
         };
         let (key, value, session) = (key(&place.name), mine.record.to_bytes(), mine.session.id.as_str());
         let lock = Operation::Lock { key: &key, value: &value, session, flags: FLAGS };
@@ -95,10 +118,12 @@ impl ConsulLockStore {
                 if let Some(kept) = shared.mine().get_mut(place) {
                     kept.token = Some(token);
                 }
+                self.decided.notify_waiters();
                 Ok(Entered::Admitted { token, lease: mine.session.remaining(called) })
             }
             Done::Refused(why) => {
                 shared.mine().remove(place);
+                self.decided.notify_waiters();
                 if why.contains("invalid session") {
                     mine.session.end();
                     return Err(Error::unknown("the session has ended"));
@@ -108,7 +133,11 @@ impl ConsulLockStore {
                     let message = "the key is in use for something else than a lock";
                     return Err(Error::new(ErrorKind::Mismatch, message).named(place.name.shown()));
                 }
-                Ok(Entered::Full { holder: entry.and_then(|entry| seen(&entry)) })
+                let holder = entry.as_ref().and_then(record);
+                if let Some(there) = holder.map(|holder| holder.capacity).filter(|there| *there != ticket.capacity) {
+                    return Err(Error::mismatch(&place.name.shown(), ticket.capacity, there));
+                }
+                Ok(Entered::Full { holder: entry.as_ref().and_then(seen) })
             }
         }
     }
@@ -116,9 +145,13 @@ impl ConsulLockStore {
 
 /// Who holds it. Its number is known to the holder alone: what it says of itself may have been written since.
 fn seen(entry: &Entry) -> Option<Seen> {
-    let session = entry.session.as_deref()?;
-    let record = Record::parse(&entry.value(), session).ok()?;
+    let record = record(entry)?;
     Some(Ticket { order: entry.create_index, token: None, id: None, record, expires_in: None }.seen())
+}
+
+/// What the holder says of itself, if there is one.
+fn record(entry: &Entry) -> Option<Record> {
+    Record::parse(&entry.value(), entry.session.as_deref()?).ok()
 }
 
 impl Store for ConsulLockStore {
@@ -222,6 +255,7 @@ impl Store for ConsulLockStore {
                 ];
                 let done = self.shared.agent.transaction(&operations).await?;
                 self.shared.mine().remove(place);
+                self.decided.notify_waiters();
                 Ok(match done {
                     Done::Well(_) => Presence::There,
                     Done::Refused(_) => Presence::Gone,
