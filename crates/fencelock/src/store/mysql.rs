@@ -11,7 +11,6 @@
 //! GRANT SELECT, UPDATE ON app.fencelock_layout TO 'app'@'%';
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_line TO 'app'@'%';
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_ticket TO 'app'@'%';
-//! GRANT SELECT, INSERT, UPDATE ON app.fencelock_mark TO 'app'@'%';
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_register TO 'app'@'%';
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_session TO 'app'@'%'; -- mode=session only
 //! GRANT SELECT, UPDATE ON app.fencelock_token TO 'app'@'%'; -- mode=session only

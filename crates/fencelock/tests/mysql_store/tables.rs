@@ -5,10 +5,10 @@ use crate::soak::{counted, soaking};
 use crate::{fresh, open, soon, ticket, try_open};
 use fencelock::line::WHOLE;
 use fencelock::sql::mysql::prepare;
-use fencelock::sql::{Wait, fence_in, lock_in};
+use fencelock::sql::{Wait, lock_in};
 use fencelock::store::mysql::MysqlStore;
 use fencelock::store::{Entered, Place, Store};
-use fencelock::{Effect, ErrorKind, Locks, Migrated, Migration, Mode, Token};
+use fencelock::{Effect, ErrorKind, Locks, Migrated, Migration};
 use mysql_async::prelude::Queryable;
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ async fn a_user_needs_no_more_than_the_printed_rights() {
         sql.query_drop(format!("GRANT {grant}")).await.unwrap();
         count += 1;
     }
-    assert_eq!(count, 7);
+    assert_eq!(count, 6);
     soon("everything", use_all(&theirs)).await;
     let store = open(&theirs).await;
     soon("a sweep", async {
@@ -106,7 +106,6 @@ async fn a_user_needs_no_more_than_the_printed_rights() {
     prepare(&mut own, "stock/42").await.unwrap();
     let mut transaction = own.start_transaction(mysql_async::TxOpts::default()).await.unwrap();
     lock_in(&mut transaction, "stock/42", Wait::No).await.unwrap();
-    fence_in(&mut transaction, &Token::from_parts(7, Mode::Exclusive, "a", "redis").unwrap()).await.unwrap();
     transaction.commit().await.unwrap();
     let error = try_open(&theirs.replace("right", "wrong"), &[]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

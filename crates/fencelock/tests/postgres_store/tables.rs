@@ -6,10 +6,10 @@ use crate::soak::{counted, soaking};
 use crate::{open, soon, ticket, try_open};
 use fencelock::line::WHOLE;
 use fencelock::sql::postgres::InSchema;
-use fencelock::sql::{Wait, fence_in, lock_in};
+use fencelock::sql::{Wait, lock_in};
 use fencelock::store::postgres::PostgresStore;
 use fencelock::store::{Entered, Place, Store};
-use fencelock::{Effect, ErrorKind, Locks, Migrated, Migration, Mode, Token};
+use fencelock::{Effect, ErrorKind, Locks, Migrated, Migration};
 use std::time::Duration;
 
 #[tokio::test]
@@ -107,7 +107,6 @@ async fn a_role_needs_no_more_than_the_printed_rights() {
     let mut transaction = client.transaction().await.unwrap();
     let mut inside = InSchema { transaction: &mut transaction, schema: &schema };
     lock_in(&mut inside, "stock/42", Wait::No).await.unwrap();
-    fence_in(&mut inside, &Token::from_parts(7, Mode::Exclusive, "a", "redis").unwrap()).await.unwrap();
     transaction.commit().await.unwrap();
 }
 

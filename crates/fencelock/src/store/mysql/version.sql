@@ -7,7 +7,6 @@ UPDATE fencelock_layout SET version = 1 WHERE version < 1;
 -- GRANT SELECT, UPDATE ON app.fencelock_layout TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_line TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_ticket TO 'app'@'%';
--- GRANT SELECT, INSERT, UPDATE ON app.fencelock_mark TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_register TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_session TO 'app'@'%';
 -- GRANT SELECT, UPDATE ON app.fencelock_token TO 'app'@'%';
