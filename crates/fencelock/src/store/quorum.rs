@@ -262,7 +262,11 @@ impl Store for QuorumStore {
     /// One round trip to all nodes at once for each ticket.
     fn leave<'a>(&'a self, batch: &'a [Place]) -> BoxFuture<'a, Result<Vec<Presence>>> {
         Box::pin(async move {
-            let leaving = batch.iter().map(|place| async {
+            let leaving = batch.iter().enumerate().map(|(at, place)| async move {
+                // Who is named twice is left once: which of the two a node hears of first is not the same everywhere.
+                if batch[..at].iter().any(|other| other.id == place.id) {
+                    return Ok(Presence::Gone);
+                }
                 let shared = &self.shared;
                 let on_nodes = shared.wanted.leaving(place);
                 let answers = shared.ask(move |shared, node| shared.leave_node(node, on_nodes.clone()));

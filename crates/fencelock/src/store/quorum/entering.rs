@@ -69,7 +69,11 @@ impl Shared {
         };
         let (mut votes, mut leases, mut kept) = (Vec::new(), Vec::new(), 0);
         let (mut refusals, mut holders, mut errors) = (0, Vec::new(), Vec::new());
-        while votes.len() < self.majority() && refusals + errors.len() <= self.spare() {
+        // Who asks again is told the same token if a majority had the ticket all the time; a node that it has only come to since may
+        // be faster than one of these.
+        let again = self.wanted.token(place).is_some();
+        let enough = |votes: usize, kept: usize| votes >= self.majority() && (!again || kept >= self.majority());
+        while !enough(votes.len(), kept) && refusals + errors.len() <= self.spare() {
             match answers.next().await {
                 None => break,
                 Some((node, Ok(Vote::For { number, lease, before }))) => {
