@@ -239,7 +239,7 @@ postgres://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE
     for everybody who reaches a PostgreSQL database
     fair; tokens grow for ever, while the database keeps what it has committed; waiters are woken at once, or ask again and again behind a pooler
     options: namespace, label, mode, migrate, listen, schema, sslmode, sslrootcert
-mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE
+mysql://[USER:PASSWORD@]HOST[:PORT][,HOST...]/DATABASE
     for everybody who reaches a MySQL or MariaDB database
     fair; tokens grow for ever, while the database keeps what it has committed; waiters ask again and again, all of a process at once
     options: namespace, label, mode, migrate, tls, ca
