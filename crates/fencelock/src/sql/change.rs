@@ -13,13 +13,17 @@
 //! let mut transaction = client.transaction().await?;
 //! if change_one(&mut transaction, &product.take("stock", 1)?).await? {
 //!     transaction.commit().await?; // sold
+//! } else {
+//!     transaction.rollback().await?; // sold out
 //! }
 //!
 //! let mut transaction = client.transaction().await?;
 //! let row = transaction.query_one("SELECT price, version FROM product WHERE id = 42", &[]).await?;
 //! let (price, version): (i64, i64) = (row.get(0), row.get(1));
 //! if change_one(&mut transaction, &product.update_if("version", version, &[("price", (price + 10).into())])?).await? {
-//!     transaction.commit().await?; // else somebody was faster: roll back, and begin again
+//!     transaction.commit().await?;
+//! } else {
+//!     transaction.rollback().await?; // somebody was faster: begin again
 //! }
 //! # Ok(()) }
 //! ```
