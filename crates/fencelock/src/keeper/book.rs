@@ -1,7 +1,7 @@
 //! What the keeper knows: the tickets that are kept, when they are to be renewed, and the places that are to be left. Nothing
 //! here talks to a store.
 
-use super::{Flight, Keeper};
+use super::{Flight, Keeper, retry_after};
 use crate::clock::Moment;
 use crate::hold::Hold;
 use crate::store::{BoxFuture, Place, Presence, Renew, TicketId, Tickets};
@@ -117,21 +117,34 @@ impl Book {
             due = self.entries.values().filter_map(|e| Some((e.hold.clone(), e.hold.renewal(now, true)?))).collect();
         }
         let entries = &self.entries;
+        let mut asked = |id: &TicketId, later: &mut Vec<(Moment, TicketId)>| {
+            let Some(Entry { hold, .. }) = entries.get(id) else { return };
+            let renewal = hold.renewal(now, false);
+            if renewal.is_none() {
+                // Renewed just now, out of turn: where the store grants less than was asked for, the next round may be too late.
+                later.push((hold.renew_by().max(now.after(retry_after(hold.terms.lease))), *id));
+            }
+            due.extend(renewal.map(|renewal| (hold.clone(), renewal)));
+        };
+        let mut later = Vec::new();
         for id in due_of(&mut self.hasty, now).into_values().flatten() {
-            due.extend(entries.get(&id).and_then(|entry| Some((entry.hold.clone(), entry.hold.renewal(now, false)?))));
+            asked(&id, &mut later);
         }
         self.rounds.retain(|lease, round| {
             if round.next > now {
                 return true;
             }
             round.next = now.after(period(*lease));
-            let renewals = round.ids.keys().filter_map(|id| {
-                let hold = &entries.get(id)?.hold;
-                Some((hold.clone(), hold.renewal(now, false)?))
-            });
-            due.extend(renewals);
+            round.ids.keys().for_each(|id| asked(id, &mut later));
             !round.ids.is_empty()
         });
+        for (at, id) in later {
+            let round = self.entries.get(&id).and_then(|entry| self.rounds.get(&entry.class?));
+            if round.is_some_and(|round| at < round.next) {
+                let key = (at, self.next_sequence());
+                self.hasty.insert(key, vec![id]);
+            }
+        }
         due
     }
 
