@@ -38,7 +38,7 @@ pub(crate) async fn at(url: &str) -> Anyhow<Box<dyn Resource>> {
             let port = if server.contains(':') { "" } else { ":2379" };
             Box::new(Etcd(super::gateway::Gateway(format!("{server}{port}"))))
         }
-        other => return Err(format!("no resource for {other}:// here, or its feature is not built in").into()),
+        other => Err(format!("no resource for {other}:// here, or its feature is not built in"))?,
     })
 }
 
