@@ -132,9 +132,12 @@ async fn hundreds_of_locks_are_kept(ctx: Arc<Ctx>) {
         let mutex = client.locks.mutex(&ctx.text(&format!("n{i}")));
         guards.push(mutex.lock_with(Options::new().lease(lease)).await.expect("free"));
     }
+    // Counted from here: a store that is slow to let 300 in renews the first of them while the last still come.
+    faulty.reset_counts();
     client.sleep_past(client.clock().now().after(lease * 5 / 4)).await;
     assert!(guards.iter().all(|guard| guard.state() != State::Lost), "all are alive after more than a lease");
-    assert!(faulty.calls(Verb::Renew) <= 3 * 10, "{} calls", faulty.calls(Verb::Renew));
+    let (calls, tickets) = (faulty.calls(Verb::Renew), faulty.tickets(Verb::Renew));
+    assert!(tickets >= 300 && calls <= tickets / 10, "{calls} calls for {tickets} tickets");
     drop(guards);
     client.locks.close().await;
     let prefix = format!("{}/", ctx.folder());
