@@ -44,7 +44,7 @@
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~fencelock:* resetchannels &fencelock:* -@all
 //!     +evalsha +eval +time +get +hmget +hget +hgetall +hkeys +hset +hdel +zadd +zrem +zpopmin +zrange +zrangebyscore +zcard
-//!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +scan
+//!     +exists +del +pexpireat +pttl +publish +subscribe +unsubscribe +set +psetex +scan
 //!     +info +hello +select
 //! ```
 //!
