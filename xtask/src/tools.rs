@@ -112,6 +112,13 @@ pub(crate) const TOOLS: &[Tool] = &[
         required: false,
     },
     Tool {
+        name: "strace",
+        used_by: "the count of system calls that a lock takes",
+        found_at: &["strace"],
+        packages: &["strace"],
+        required: false,
+    },
+    Tool {
         name: "Consul",
         used_by: "the Consul store, on one server and on three",
         found_at: &["$FENCELOCK_CONSUL", "consul", "target/tmp/consul/usr/bin/consul"],
