@@ -360,7 +360,7 @@ pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, my
 }
 
 /// The rows of every statement that has any to give.
-async fn collect(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
+pub(super) async fn collect(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
     let mut result = conn.query_iter(script).await?;
     let mut all = Vec::new();
     while !result.is_empty() {
