@@ -35,8 +35,8 @@ pub async fn prepare(connection: &mut mysql_async::Conn, name: &str) -> Result<(
     alone.commit().await.map_err(of_transaction)
 }
 
-/// What [`lock_in`](super::lock_in) runs, in this order. The first one that gives a row gives `last` and `touched` of the locked
-/// row (none: [`prepare`] it; an error 1205 or 3572: not got). The last one gives a row for whoever holds the name by a lease:
+/// What [`lock_in`](super::lock_in) runs, in this order. The first one that gives a row gives `last`, `touched` and `expiry` of
+/// the locked row (none: [`prepare`] it; an error 1205 or 3572: not got). The last one gives a row for whoever holds the name by a lease:
 /// then it is not yours, and the transaction has to be rolled back.
 ///
 /// # Errors
@@ -52,19 +52,24 @@ pub fn lock_statements(name: &str, wait: Wait) -> Result<Vec<Statement>> {
     if seconds(wait).is_some() {
         all.push(plain(RESTORE));
     }
-    all.push(Statement { text: HOLDER.into(), parameters: vec![Parameter::Text(Some(name.key().into()))] });
+    all.push(Statement { text: HOLDER.into(), parameters: vec![Parameter::Text(Some(name.key().into())); 2] });
     Ok(all)
 }
 
 const RESTORE: &str = "SET SESSION innodb_lock_wait_timeout = @fencelock_wait";
 
 /// A picture that is older than the lock is not to be trusted, so it says how old it is.
+/// Who is alone in a line stands in the line's own row.
 const HOLDER: &str = "SELECT t.number, t.mode, t.weight, t.capacity, LOWER(HEX(t.owner)), t.host, t.pid, t.identity, t.reason, \
     n.now - t.entered, n.now - t.admitted, t.expiry - n.now, t.value \
     FROM (SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now) n \
-    JOIN fencelock_ticket t ON t.name = ? AND t.expiry > n.now ORDER BY t.number LIMIT 1";
+    JOIN fencelock_ticket t ON t.name = ? AND t.expiry > n.now \
+    UNION ALL SELECT l.number, l.mode, l.weight, l.capacity, LOWER(HEX(l.owner)), l.host, l.pid, l.identity, l.reason, \
+    n.now - l.entered, n.now - l.entered, l.expiry - n.now, l.value \
+    FROM (SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) AS now) n \
+    JOIN fencelock_line l ON l.name = ? AND l.expiry > n.now ORDER BY 1 LIMIT 1";
 
-const PICTURE: &str = "SELECT last, touched FROM fencelock_line WHERE name = ?";
+const PICTURE: &str = "SELECT last, touched, expiry FROM fencelock_line WHERE name = ?";
 
 fn seconds(wait: Wait) -> Option<u64> {
     match wait {
@@ -83,7 +88,7 @@ fn remember(seconds: u64) -> String {
 
 fn row(wait: Wait) -> String {
     let now = if wait == Wait::No { " NOWAIT" } else { "" };
-    format!("SELECT last, touched FROM fencelock_line WHERE name = ? FOR UPDATE{now}")
+    format!("SELECT last, touched, expiry FROM fencelock_line WHERE name = ? FOR UPDATE{now}")
 }
 
 async fn lock(transaction: &mut Transaction<'_>, name: &Name, wait: Wait) -> Result<()> {
@@ -91,7 +96,7 @@ async fn lock(transaction: &mut Transaction<'_>, name: &Name, wait: Wait) -> Res
     if let Some(seconds) = seconds(wait) {
         transaction.query_drop(remember(seconds)).await.map_err(of_transaction)?;
     }
-    let locked: std::result::Result<Option<(i64, i64)>, _> = transaction.exec_first(row(wait), key()).await;
+    let locked: std::result::Result<Option<(i64, i64, i64)>, _> = transaction.exec_first(row(wait), key()).await;
     if seconds(wait).is_some() {
         // Of a transaction that was rolled back this may fail as well: the first error is the one that counts.
         let restored = transaction.query_drop(RESTORE).await;
@@ -110,13 +115,14 @@ async fn lock(transaction: &mut Transaction<'_>, name: &Name, wait: Wait) -> Res
         }
         Err(error) => return Err(of_transaction(error)),
     };
-    let picture: Option<(i64, i64)> = transaction.exec_first(PICTURE, key()).await.map_err(of_transaction)?;
+    let picture: Option<(i64, i64, i64)> = transaction.exec_first(PICTURE, key()).await.map_err(of_transaction)?;
     if picture != Some(locked) {
         let message =
             "the transaction's picture of the database is older than its lock: lock first, or use READ COMMITTED";
         return Err(Error::new(ErrorKind::Unavailable, message).named(name.shown()));
     }
-    let holder: Option<Row> = transaction.exec_first(HOLDER, key()).await.map_err(of_transaction)?;
+    let twice = (key().0, key().0);
+    let holder: Option<Row> = transaction.exec_first(HOLDER, twice).await.map_err(of_transaction)?;
     let holder: Option<Seen> = holder.as_ref().map(seen).transpose()?.map(|(_, seen)| seen);
     if holder.is_some() {
         return Err(Error::new(ErrorKind::Held, "held").named(name.shown()).held_by(holder));

@@ -1,11 +1,13 @@
-//! The MySQL and MariaDB store: lines and tickets are rows, each verb is one script of statements and so one round trip.
+//! The MySQL and MariaDB store: lines and tickets are rows, each verb is one statement or one script of statements, and so one round
+//! trip.
 //!
 //! # The tables
 //!
 //! `fencelock_layout`, `fencelock_line`, `fencelock_ticket` and others, in the database that the URL names. They are made at the first
 //! connection, if the user may; concurrent first connections are safe. With `?migrate=off` nothing is made: run `fencelock migrate`
 //! ([`Migration`](crate::Migration)) as somebody who may, or what `fencelock migrate --print` prints. A layout that is older than this version's
-//! is never changed by a mere connection, since others may still use it: it is an error that says so. After that a user needs
+//! is never changed by a mere connection, since others may still use it: it is an error that says so. End the programs that use the older
+//! one before you migrate: they would not see who holds what. After that a user needs
 //!
 //! ```sql
 //! GRANT SELECT, UPDATE ON app.fencelock_layout TO 'app'@'%';
@@ -23,9 +25,13 @@
 //!
 //! # What to expect
 //!
+//! Who finds nobody in a line is kept in the line's own row: to enter and to leave is one update of one row each, without a
+//! transaction around it. As soon as a second one comes, tickets are rows of their own, and each verb is a script in one
+//! transaction; the first call that finds things other than they were takes a round trip more.
+//!
 //! Leases are measured on the database's clock (`SYSDATE`): a step of it frees or keeps tickets by as much. The database cannot
 //! tell anybody anything, so one poller per process looks for all who wait in it: an eighth of the time that nothing has
-//! happened goes by between two looks, 5 ms at least and 300 ms at most. Within a process a release wakes the next one at once.
+//! happened goes by between two looks, 5 ms at least and 400 ms at most. Within a process a release wakes the next one at once.
 //! Whoever is put out learns of it at its next renewal.
 //!
 //! Of several hosts in the URL the one that can be written to is used (`read_only` is off), and looked for again when it can no longer
@@ -57,6 +63,7 @@ use std::time::Duration;
 pub(crate) use fault::of_transaction;
 pub(crate) use script::seen;
 
+mod alone;
 mod attend;
 mod client;
 mod fault;
@@ -68,7 +75,7 @@ mod session;
 mod verbs;
 
 /// The layout that this version reads and writes.
-pub(crate) const VERSION: i64 = 1;
+pub(crate) const VERSION: i64 = 2;
 
 /// A store in a MySQL or MariaDB database. Each value is a client of its own.
 #[derive(Debug)]

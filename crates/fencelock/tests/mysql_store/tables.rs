@@ -45,7 +45,7 @@ async fn nothing_is_made_where_that_is_not_wanted() {
 async fn another_layout_is_one_clear_error_and_an_older_one_is_brought_up_to_date() {
     let (server, url) = fresh().await;
     let migration = Migration::of(&url).unwrap().unwrap();
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: None, to: 1 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: None, to: 2 });
     let token = Locks::connect(&url).await.unwrap().mutex("x").lock().await.unwrap().token();
     let mut sql = server.sql(database(&url)).await;
     for (there, said) in [(99, "layout 99, which is newer"), (0, "layout 0, which is older")] {
@@ -57,16 +57,48 @@ async fn another_layout_is_one_clear_error_and_an_older_one_is_brought_up_to_dat
         }
     }
     sql.query_drop("DROP TABLE fencelock_register").await.unwrap();
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(0), to: 1 });
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(1), to: 1 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(0), to: 2 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(2), to: 2 });
     let locks = Locks::connect(&url).await.unwrap();
     locks.register("x").set("1").await.unwrap();
     assert!(locks.mutex("x").lock().await.unwrap().token() > token, "what was there is still there");
-    sql.query_drop("UPDATE fencelock_layout SET version = 2").await.unwrap();
+    sql.query_drop("UPDATE fencelock_layout SET version = 3").await.unwrap();
     let error = migration.run().await.unwrap_err();
     assert!(error.to_string().contains("newer"), "{error}");
     let version: Option<i64> = sql.query_first("SELECT version FROM fencelock_layout").await.unwrap();
-    assert_eq!(version, Some(2), "a newer one is left alone");
+    assert_eq!(version, Some(3), "a newer one is left alone");
+}
+
+/// Layout 1 had no room for a ticket in a line's own row.
+#[tokio::test]
+async fn what_was_held_in_layout_1_is_held_after_its_migration() {
+    let (server, url) = fresh().await;
+    let mut sql = server.sql(database(&url)).await;
+    sql.query_drop(MysqlStore::layout()).await.unwrap();
+    let new = "many expiry number id weight capacity mode client entered owner pid held host identity reason value";
+    let drops = new.split(' ').map(|column| format!("DROP {column}")).collect::<Vec<_>>().join(", ");
+    sql.query_drop(format!("ALTER TABLE fencelock_line {drops}")).await.unwrap();
+    let far = i64::MAX / 2;
+    sql.query_drop(format!(
+        "UPDATE fencelock_layout SET version = 1;
+         INSERT INTO fencelock_line VALUES ('held', NULL, 7, 1, 0), ('free', NULL, 9, 1, 0);
+         INSERT INTO fencelock_ticket VALUES ('held', 7, '0123456789abcdef', {WHOLE}, {WHOLE}, 0, 'c', 1, 1, {far}, '0123456789abcdef', '', 'h', 1, 'i', NULL, NULL)"
+    ))
+    .await
+    .unwrap();
+    let error = Locks::connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("layout 1, which is older"), "{error}");
+    let migration = Migration::of(&url).unwrap().unwrap();
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(1), to: 2 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(2), to: 2 });
+    let locks = Locks::connect(&url).await.unwrap();
+    let error = locks.mutex("held").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Held, "{error}");
+    for token in 10..13 {
+        let guard = locks.mutex("free").try_lock().await.unwrap();
+        assert_eq!(guard.token().number(), token);
+        guard.release().await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -134,7 +166,7 @@ async fn names_used_once_leave_nothing_and_numbers_go_on() {
     counted(&format!("at most {} lines in the table at a time on MariaDB", most.unwrap_or(0)));
     assert!(most <= Some(50_000), "{most:?} lines at a time");
     if soaking() {
-        let left = "INSERT INTO fencelock_line SELECT CONCAT('left/', seq), NULL, seq, 0, 0 FROM seq_1_to_1000000";
+        let left = "INSERT INTO fencelock_line (name, last, touched, kept) SELECT CONCAT('left/', seq), seq, 0, 0 FROM seq_1_to_1000000";
         sql.query_drop(left).await.unwrap();
         highest = highest.max(1_000_000);
         // Whoever makes a line takes out what was left behind.

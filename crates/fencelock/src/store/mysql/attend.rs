@@ -16,7 +16,7 @@ use std::time::Duration;
 /// We look this often at most,
 const FASTEST: Duration = Duration::from_millis(5);
 /// and this often at least.
-const SLOWEST: Duration = Duration::from_millis(300);
+const SLOWEST: Duration = Duration::from_millis(400);
 /// What is watched is compared this often: hints come up to a second late.
 const WATCHING: Duration = Duration::from_millis(400);
 /// We look for abandoned lines when we have made this many,

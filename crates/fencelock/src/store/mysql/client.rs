@@ -3,6 +3,7 @@
 //! Each runtime that calls has up to [`CONNECTIONS`] of its own, opened when they are needed. A script is one packet and so one
 //! round trip; a connection whose script failed or was given up is closed, which rolls back whatever was open on it.
 
+use super::alone::Lines;
 use super::fault;
 use super::hosts::Hosts;
 use crate::clock::{Clock, Moment};
@@ -42,6 +43,25 @@ const DONE: &str = "SELECT 'done'";
 /// The rows of each statement that had any to give.
 pub(super) type Answers = Vec<Vec<Row>>;
 
+/// What is sent.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Statements, each with a semicolon.
+    Script,
+    /// The same with an answer that comes last, so that nothing else need say that all of it was carried out.
+    Ending,
+    /// One statement, and that it has answered says that it was carried out.
+    Alone,
+}
+
+/// What came back: the rows; and how many rows the last statement has changed, and its insert id.
+#[derive(Default)]
+struct Answer {
+    rows: Answers,
+    changed: u64,
+    id: u64,
+}
+
 pub(super) struct Client {
     pub(super) hosts: Hosts,
     pub(super) clock: Clock,
@@ -57,6 +77,8 @@ pub(super) struct Client {
     /// Since when nothing has happened to those who wait here.
     pub(super) stirred: Mutex<Moment>,
     pub(super) attended: AtomicBool,
+    /// What we know of lines.
+    pub(super) lines: Lines,
     /// Lines made since the last look for abandoned ones.
     pub(super) made: AtomicU64,
     pub(super) closed: AtomicBool,
@@ -85,6 +107,7 @@ impl Client {
             lapse: Mutex::new(Moment::FAR),
             stirred: Mutex::new(clock.now()),
             attended: AtomicBool::new(false),
+            lines: Lines::default(),
             made: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             slots: Mutex::default(),
@@ -121,21 +144,34 @@ impl Client {
         self.try_run(script).await?.map_err(|error| fault::of_call(error, &self.hosts.address))
     }
 
+    /// Sends a script whose last statement, and no other, answers something: one round trip.
+    pub(super) async fn run_ending(&self, script: &str) -> Result<Vec<Row>> {
+        let answer = self.try_send(script, Form::Ending).await?;
+        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?.rows;
+        answers.pop().ok_or_else(super::script::broken)
+    }
+
     /// Sends one statement that only reads: one round trip.
     pub(super) async fn run_alone(&self, statement: &str) -> Result<Vec<Row>> {
-        let answer = self.try_send(statement, true).await?;
-        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
-        Ok(answers.pop().unwrap_or_default())
+        Ok(self.send_alone(statement).await?.rows.pop().unwrap_or_default())
+    }
+
+    /// Sends one statement that changes something, without a transaction around it: one round trip. Says how many rows it has
+    /// changed, and its insert id.
+    pub(super) async fn run_update(&self, statement: &str) -> Result<(u64, u64)> {
+        let answer = self.send_alone(statement).await?;
+        Ok((answer.changed, answer.id))
+    }
+
+    async fn send_alone(&self, statement: &str) -> Result<Answer> {
+        let answer = self.try_send(statement, Form::Alone).await?;
+        answer.map_err(|error| fault::of_call(error, &self.hosts.address))
     }
 
     /// The same for an enter of these tickets. Should the caller give it up, it goes on in the background: the server carries
     /// it out anyhow, and a [`leave`](Client::answered) must come behind it.
     pub(super) async fn run_entering(&self, ids: Vec<TicketId>, script: String) -> Result<Answers> {
-        let (sender, receiver) = watch::channel(());
-        for id in &ids {
-            lock(&self.unanswered).entry(*id).or_default().push(receiver.clone());
-        }
-        let pending = Pending { client: self.arc(), ids, receiver, _sender: sender };
+        let pending = self.pending(ids);
         let client = self.arc();
         let running = async move {
             let answer = client.run(&script).await;
@@ -143,6 +179,27 @@ impl Client {
             answer
         };
         Lasting(Some(Box::pin(running))).await
+    }
+
+    /// The same for one ticket and one statement: [`run_update`](Client::run_update).
+    pub(super) async fn run_taking(&self, id: TicketId, statement: String) -> Result<(u64, u64)> {
+        let pending = self.pending(vec![id]);
+        let client = self.arc();
+        let running = async move {
+            let answer = client.run_update(&statement).await;
+            drop(pending);
+            answer
+        };
+        Lasting(Some(Box::pin(running))).await
+    }
+
+    /// An enter of these tickets is under way until this is dropped.
+    fn pending(&self, ids: Vec<TicketId>) -> Pending {
+        let (sender, receiver) = watch::channel(());
+        for id in &ids {
+            lock(&self.unanswered).entry(*id).or_default().push(receiver.clone());
+        }
+        Pending { client: self.arc(), ids, receiver, _sender: sender }
     }
 
     /// Waits until no enter of this ticket is under way.
@@ -158,11 +215,10 @@ impl Client {
 
     /// The same, with the driver's own error where the server refused it.
     pub(super) async fn try_run(&self, script: &str) -> Result<Result<Answers, mysql_async::Error>> {
-        self.try_send(script, false).await
+        Ok(self.try_send(script, Form::Script).await?.map(|answer| answer.rows))
     }
 
-    /// A script, or a statement that stands alone.
-    async fn try_send(&self, script: &str, alone: bool) -> Result<Result<Answers, mysql_async::Error>> {
+    async fn try_send(&self, script: &str, form: Form) -> Result<Result<Answer, mysql_async::Error>> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "the store was closed"));
         }
@@ -183,14 +239,14 @@ impl Client {
                 Some(conn) => conn,
                 None => self.hosts.open(SESSION, &self.clock).await?,
             };
-            let answer = match self.within("script", send(&mut conn, script, alone)).await {
+            let answer = match self.within("script", send(&mut conn, script, form)).await {
                 Ok(answer) => answer,
                 Err(late) => return Err(late.effect_unknown()),
             };
             match answer {
-                Ok(answers) => {
+                Ok(answer) => {
                     lock(&slot.idle).push(conn);
-                    return Ok(Ok(answers));
+                    return Ok(Ok(answer));
                 }
                 Err(error) if fault::is_transient(&error) && tries < TRIES => {
                     tries += 1;
@@ -280,13 +336,32 @@ impl<T: Send + 'static> Drop for Lasting<T> {
     }
 }
 
-async fn send(conn: &mut Conn, script: &str, alone: bool) -> Result<Answers, mysql_async::Error> {
-    if alone { Ok(vec![conn.query(script).await?]) } else { answers(conn, script).await }
+async fn send(conn: &mut Conn, script: &str, form: Form) -> Result<Answer, mysql_async::Error> {
+    match form {
+        Form::Script => Ok(Answer { rows: answers(conn, script).await?, ..Answer::default() }),
+        Form::Ending => Ok(Answer { rows: collect(conn, script).await?, ..Answer::default() }),
+        Form::Alone => {
+            let rows = vec![conn.query(script).await?];
+            Ok(Answer { rows, changed: conn.affected_rows(), id: conn.last_insert_id().unwrap_or(0) })
+        }
+    }
 }
 
-/// Everything that a script answers.
+/// Everything that a script answers, if it ran to its end.
 pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
-    let mut result = conn.query_iter(format!("{script}\n{DONE}")).await?;
+    let mut all = collect(conn, &format!("{script}\n{DONE}")).await?;
+    // Nothing of a script counts unless it ran to its end.
+    let done: Option<String> = all.pop().and_then(|rows| rows.first().and_then(|row| row.get(0)));
+    if done.as_deref() == Some("done") {
+        Ok(all)
+    } else {
+        Err(mysql_async::DriverError::UnexpectedPacket { payload: Vec::new() }.into())
+    }
+}
+
+/// The rows of every statement that has any to give.
+pub(super) async fn collect(conn: &mut Conn, script: &str) -> Result<Answers, mysql_async::Error> {
+    let mut result = conn.query_iter(script).await?;
     let mut all = Vec::new();
     while !result.is_empty() {
         let has_columns = result.columns().is_some_and(|columns| !columns.is_empty());
@@ -297,13 +372,7 @@ pub(super) async fn answers(conn: &mut Conn, script: &str) -> Result<Answers, my
     }
     // The error of a later statement is only told to whoever asks for one result more.
     result.collect::<Row>().await?;
-    // Nothing of a script counts unless it ran to its end.
-    let done: Option<String> = all.pop().and_then(|rows| rows.first().and_then(|row| row.get(0)));
-    if done.as_deref() == Some("done") {
-        Ok(all)
-    } else {
-        Err(mysql_async::DriverError::UnexpectedPacket { payload: Vec::new() }.into())
-    }
+    Ok(all)
 }
 
 impl std::fmt::Debug for Client {

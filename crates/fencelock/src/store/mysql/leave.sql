@@ -1,5 +1,4 @@
 -- Takes a ticket out, by its id or its number: {i}, {name}, {which}. @o is whose it was, NULL if it was not there.
-SET @o{i} = NULL;
-SELECT id, number INTO @o{i}, @g{i} FROM fencelock_ticket WHERE name = {name} AND {which};
-DELETE FROM fencelock_ticket WHERE name = {name} AND number = @g{i} AND @o{i} IS NOT NULL;
+SELECT MAX(id), MAX(number) INTO @o{i}, @g{i} FROM fencelock_ticket WHERE name = {name} AND {which};
+DELETE FROM fencelock_ticket WHERE name = {name} AND number = @g{i};
 SET @s{i} = @s{i} + ROW_COUNT();

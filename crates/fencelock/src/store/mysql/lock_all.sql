@@ -1,2 +1,2 @@
--- Locks these lines, sorted as they are: {names}.
-SELECT name FROM fencelock_line FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name FOR UPDATE;
+-- Locks these lines, in the order of their key: {names}.
+SELECT COUNT(*) INTO @locked FROM fencelock_line FORCE INDEX (PRIMARY) WHERE name IN ({names}) FOR UPDATE;

@@ -3,5 +3,8 @@
 SELECT 0, LOWER(HEX(t.id)), t.name, t.number, t.admitted, t.expiry - CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)
   FROM fencelock_ticket t WHERE t.id IN ({ids})
 UNION ALL
+SELECT 0, LOWER(HEX(l.id)), l.name, l.number, l.entered, l.expiry - CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)
+  FROM fencelock_line l WHERE l.name IN ({names}) AND l.expiry > 0 AND l.id IN ({ids})
+UNION ALL
 SELECT 1, '', t.name, 0, NULL, MIN(t.expiry) - CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)
   FROM fencelock_ticket t WHERE t.name IN ({names}) GROUP BY t.name

@@ -17,6 +17,9 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
+/// What stands for the words of a template.
+pub(super) type Words<'a> = [(&'a str, &'a str)];
+
 /// A script in the making.
 #[derive(Default)]
 pub(super) struct Script(pub(super) String);
@@ -28,14 +31,18 @@ impl Script {
         script
     }
 
-    pub(super) fn add(&mut self, template: &str, words: &[(&str, &str)]) -> &mut Script {
+    pub(super) fn add(&mut self, template: &str, words: &Words<'_>) -> &mut Script {
         // Comments are for readers.
         for line in template.lines().filter(|line| !line.starts_with("--")) {
-            let mut line = line.to_string();
-            for (word, value) in words {
-                line = line.replace(&format!("{{{word}}}"), value);
+            let mut rest = line;
+            while let Some((before, behind)) = rest.split_once('{') {
+                let (word, behind) = behind.split_once('}').unwrap_or((behind, ""));
+                let value = words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value);
+                self.0.push_str(before);
+                self.0.push_str(value.expect("every word of a template is given"));
+                rest = behind;
             }
-            self.0.push_str(&line);
+            self.0.push_str(rest);
             self.0.push('\n');
         }
         self
@@ -57,11 +64,12 @@ impl Script {
 
 /// Bytes as SQL writes them.
 pub(super) fn bytes(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut out = String::with_capacity(2 * bytes.len() + 3);
     out.push_str("x'");
     for byte in bytes {
-        let _ = write!(out, "{byte:02x}");
+        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        out.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     out.push('\'');
     out

@@ -1,7 +1,7 @@
 //! What is there: who waits and who came in, who is inside, which names, what has changed, and what was left behind.
 
 use super::client::Client;
-use super::script::{Script, broken, bytes, int, next, number, raw, seen, sql, string};
+use super::script::{Script, Words, broken, bytes, int, next, number, raw, seen, sql, string};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::sql::{duration, micros};
@@ -78,7 +78,7 @@ async fn settle(client: &Client, names: &[&Name]) -> Result<()> {
     let mut script = Script::transaction();
     script.lock(names.iter().enumerate().map(|(i, name)| (i, *name)));
     for (i, name) in names.iter().enumerate() {
-        let words: &[(&str, &str)] = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes()))];
+        let words: &Words<'_> = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes()))];
         script.add(sql!("sweep"), words).add(sql!("admit"), words);
     }
     script.commit(client).await?;
@@ -86,23 +86,30 @@ async fn settle(client: &Client, names: &[&Name]) -> Result<()> {
     Ok(())
 }
 
-/// One round trip.
+/// One round trip; two more where somebody has lapsed.
 pub(super) async fn inspect(client: &Client, name: &Name) -> Result<Line> {
-    let words: &[(&str, &str)] =
-        &[("i", "0"), ("name", &bytes(name.key().as_bytes())), ("where", ""), ("limit", "1000000")];
-    let mut script = Script::transaction();
-    script.lock([(0, name)].into_iter());
-    script.add(sql!("sweep"), words).add(sql!("admit"), words).add(sql!("seen"), words);
-    let mut answers = script.commit(client).await?.into_iter();
-    let mut line = Line::default();
-    for (i, row) in next(&mut answers)?.iter().enumerate() {
-        let (capacity, seen) = seen(row)?;
-        if i == 0 {
-            line.capacity = capacity;
+    let mut script = Script::default();
+    script.add(sql!("picture"), &[("name", &bytes(name.key().as_bytes()))]);
+    let mut settled = false;
+    loop {
+        let rows = client.run_alone(&script.0).await?;
+        let (mut line, mut lapsed) = (Line::default(), false);
+        for row in &rows {
+            if int(row, 11)?.is_some_and(|rest| rest <= 0) {
+                lapsed = true;
+                continue;
+            }
+            let (capacity, seen) = seen(row)?;
+            if line.capacity == 0 {
+                line.capacity = capacity;
+            }
+            if seen.admitted.is_some() { line.inside.push(seen) } else { line.waiting.push(seen) }
         }
-        if seen.admitted.is_some() { line.inside.push(seen) } else { line.waiting.push(seen) }
+        if !lapsed || std::mem::replace(&mut settled, true) {
+            return Ok(line);
+        }
+        settle(client, &[name]).await?;
     }
-    Ok(line)
 }
 
 /// One round trip; two more where somebody has lapsed.
@@ -111,7 +118,7 @@ pub(super) async fn list(client: &Client, prefix: &str, after: Option<&str>, lim
         Some(after) if after >= prefix => format!("l.name > {}", bytes(after.as_bytes())),
         _ => format!("l.name >= {}", bytes(prefix.as_bytes())),
     };
-    let words: &[(&str, &str)] = &[
+    let words: &Words<'_> = &[
         ("prefix", &bytes(prefix.as_bytes())),
         ("length", &prefix.len().to_string()),
         ("from", &from),
@@ -167,7 +174,7 @@ pub(super) async fn reap(
     idle: Duration,
 ) -> Result<(Option<Vec<u8>>, u64)> {
     let idle = micros(idle).to_string();
-    let words: &[(&str, &str)] =
+    let words: &Words<'_> =
         &[("after", &bytes(after.unwrap_or_default())), ("limit", &most.to_string()), ("idle", &idle)];
     let mut script = Script::default();
     script.add(sql!("now"), &[]).add(sql!("abandoned"), words);
@@ -188,8 +195,8 @@ pub(super) async fn reap(
     script.0.push_str("SET @reaped = 0;\n");
     // Every line is locked before the floor is.
     for (i, name) in names.iter().enumerate() {
-        let words: &[(&str, &str)] = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("idle", &idle)];
-        script.add(sql!("sweep"), words).add(sql!("reap"), words);
+        let words: &Words<'_> = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("idle", &idle)];
+        script.add(sql!("reap"), words);
     }
     script.0.push_str("SELECT @reaped;\n");
     let mut answers = script.commit(client).await?.into_iter();

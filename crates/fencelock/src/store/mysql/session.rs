@@ -12,7 +12,7 @@ use crate::store::sql::duration;
 use crate::store::sql::session::{Ask, Driver, Left, Session, Taken};
 use crate::store::{Listed, Note, Place, Scope, Seen};
 use futures_util::future::{Either, select};
-use mysql_async::Conn;
+use mysql_async::{Conn, Row};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::pin::pin;
@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST: usize = 250;
 
 const NOW: &str = "SET @now = CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED);\n";
+const MICROS: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 /// Whether a row's connection lives.
 const LIVE: &str = "IS_USED_LOCK(CAST(s.marker AS CHAR CHARACTER SET ascii)) IS NOT NULL";
 
@@ -95,19 +96,39 @@ impl Mysql {
 
     /// One round trip. Whatever goes wrong ends the connection: what of it was done cannot be known, and the end undoes it.
     async fn run(&mut self, script: &str) -> Result<Answers> {
+        let mut answers = self.send(&format!("{script}SELECT CONNECTION_ID()\n")).await?;
+        answers.pop();
+        Ok(answers)
+    }
+
+    /// The same for a script with one answer of one row, which comes last and begins with the connection's number.
+    async fn run_ending(&mut self, script: &str) -> Result<Row> {
+        self.send(script).await?.pop().and_then(|mut rows| rows.pop()).ok_or_else(broken)
+    }
+
+    /// Sends a script whose last answer begins with the connection's number: so it was carried out to its end, and by whom we think.
+    async fn send(&mut self, script: &str) -> Result<Answers> {
         let Some(mut open) = self.open.take() else {
             return Err(Error::unknown(format!("{}: the connection has ended", self.hosts.address)));
         };
-        let script = format!("{script}SELECT CONNECTION_ID();\n");
-        let answer = Self::within(&self.clock, &self.hosts.address, client::answers(&mut open.conn, &script)).await?;
-        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
-        let id = answers.pop().as_ref().and_then(|rows| rows.first()).map(|row| int(row, 0)).transpose()?.flatten();
+        let answer = Self::within(&self.clock, &self.hosts.address, client::collect(&mut open.conn, script)).await?;
+        let answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
+        let id = answers.last().and_then(|rows| rows.first()).map(|row| int(row, 0)).transpose()?.flatten();
         if id != Some(open.id) {
             let message = format!("{} does not keep to one connection: use mode=rows", self.hosts.address);
             return Err(Error::new(ErrorKind::Unsupported, message).effect_unknown());
         }
         self.open = Some(open);
         Ok(answers)
+    }
+
+    /// With which capacity somebody else uses a name. Whoever it was may have gone since.
+    async fn other_capacity(&mut self, ask: &Ask<'_>) -> Result<u32> {
+        let (name, own) = (bytes(ask.enter.place.name.key().as_bytes()), ask.enter.capacity);
+        let other =
+            format!("SELECT MAX(s.capacity) FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {own}");
+        let row = self.run_ending(&format!("SELECT CONNECTION_ID(), ({other} AND {LIVE})\n")).await?;
+        Ok(u32::try_from(int(&row, 1)?.unwrap_or(0)).unwrap_or(0))
     }
 
     /// The server ends the connection when it is silent for so long: whole seconds, begun ones as whole.
@@ -163,57 +184,70 @@ impl Driver for Mysql {
         self.open = None;
     }
 
+    /// One round trip of four statements, however many are asked for; one more where a name is in use with another capacity.
     async fn take(&mut self, ttl: Duration, asked: &[Ask<'_>]) -> Result<Vec<Taken>> {
-        let mut script = self.ttl(ttl) + NOW;
         let marker = self.open.as_ref().map(|open| open.marker.clone()).unwrap_or_default();
+        let (mut tries, mut rows, mut got) = (Vec::new(), Vec::new(), Vec::new());
         for (i, ask) in asked.iter().enumerate() {
             let (t, key) = (ask.enter, self.key(&ask.enter.place.name));
             let (name, id) = (bytes(t.place.name.key().as_bytes()), bytes(t.place.id.as_bytes()));
-            let stays = if ask.stay { "1" } else { "0" };
             let attempt = if ask.attempt { format!("GET_LOCK({key}, 0)") } else { "0".into() };
-            let _ = write!(
-                script,
-                "SET @c{i} = NULL;\n\
-                 SELECT s.capacity INTO @c{i} FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {capacity} AND {LIVE} LIMIT 1;\n\
-                 SET @g{i} = IF(@c{i} IS NULL, {attempt}, 0);\n\
-                 UPDATE fencelock_token SET last = LAST_INSERT_ID(last + 1) WHERE one = 1 AND @g{i} = 1;\n\
-                 SET @n{i} = IF(@g{i} = 1, LAST_INSERT_ID(), NULL);\n\
-                 INSERT INTO fencelock_session SELECT {name}, {id}, {long}, '{marker}', {weight}, {capacity}, @n{i}, @now, IF(@g{i} = 1, @now, NULL), {owner}, {host}, {pid}, {identity}, {reason}, {value} FROM DUAL WHERE @g{i} = 1 OR ({stays} AND @c{i} IS NULL) ON DUPLICATE KEY UPDATE number = @n{i}, admitted = IF(@g{i} = 1, @now, NULL);\n\
-                 SELECT @c{i}, @g{i}, @n{i};\n",
-                capacity = t.capacity,
-                weight = t.weight,
+            tries.push(format!(
+                "@g{i} = IF(EXISTS (SELECT 1 FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {} AND {LIVE}), NULL, {attempt})",
+                t.capacity,
+            ));
+            // Numbers are given for all at once, behind the locks; who got none leaves a gap.
+            rows.push(format!(
+                "SELECT {name}, {id}, {long}, '{marker}', {weight}, {capacity}, IF(@g{i} = 1, LAST_INSERT_ID() - {i}, NULL), {MICROS}, IF(@g{i} = 1, {MICROS}, NULL), {owner}, {host}, {pid}, {identity}, {reason}, {value} FROM DUAL WHERE @g{i} >= {least}",
                 long = maybe(t.place.name.long()),
+                weight = t.weight,
+                capacity = t.capacity,
                 owner = bytes(t.owner.as_bytes()),
                 host = said(Some(&t.note.host)),
                 pid = t.note.pid,
                 identity = said(Some(&t.note.identity)),
                 reason = said(t.note.reason.as_deref()),
                 value = said(t.note.value.as_deref()),
-            );
+                least = if ask.stay { 0 } else { 1 },
+            ));
+            got.push(format!("@g{i}"));
         }
-        let answers = self.run(&script).await?;
-        let taken = |rows: &Vec<mysql_async::Row>| {
-            let row = rows.first().ok_or_else(broken)?;
-            Ok(match (int(row, 0)?, int(row, 1)?) {
-                (Some(capacity), _) => Taken::Mismatch(u32::try_from(capacity).unwrap_or(0)),
-                (None, Some(1)) => Taken::Got(number(int(row, 2)?)),
-                (None, Some(0)) => Taken::Not,
-                _ => return Err(broken()),
-            })
-        };
-        answers.iter().map(taken).collect()
+        let script = format!(
+            "{ttl}SET {tries};\n\
+             UPDATE fencelock_token SET last = LAST_INSERT_ID(last + {count}) WHERE one = 1 AND 1 IN ({got});\n\
+             INSERT INTO fencelock_session {rows} ON DUPLICATE KEY UPDATE number = VALUES(number), admitted = VALUES(admitted);\n\
+             SELECT CONNECTION_ID(), LAST_INSERT_ID(), {got}\n",
+            ttl = self.ttl(ttl),
+            tries = tries.join(", "),
+            count = asked.len(),
+            got = got.join(", "),
+            rows = rows.join(" UNION ALL "),
+        );
+        let row = self.run_ending(&script).await?;
+        let last = number(int(&row, 1)?);
+        let mut taken = Vec::with_capacity(asked.len());
+        for (i, ask) in asked.iter().enumerate() {
+            taken.push(match int(&row, 2 + i)? {
+                Some(1) => Taken::Got(last - i as u64),
+                Some(0) => Taken::Not,
+                _ => Taken::Mismatch(self.other_capacity(ask).await?),
+            });
+        }
+        Ok(taken)
     }
 
+    /// One round trip of two statements.
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
-        let mut script = String::new();
+        let (mut rows, mut script) = (Vec::new(), String::from("SELECT CONNECTION_ID()"));
         for left in left {
             let (name, id) = (bytes(left.place.name.key().as_bytes()), bytes(left.place.id.as_bytes()));
-            let _ = writeln!(script, "DELETE FROM fencelock_session WHERE name = {name} AND id = {id};");
+            rows.push(format!("(name = {name} AND id = {id})"));
             if left.inside {
-                let _ = writeln!(script, "DO RELEASE_LOCK({});", self.key(&left.place.name));
+                let _ = write!(script, ", RELEASE_LOCK({})", self.key(&left.place.name));
             }
         }
-        self.run(&script).await.map(drop)
+        let script = format!("DELETE FROM fencelock_session WHERE {};\n{script}\n", rows.join(" OR "));
+        self.run_ending(&script).await.map(drop)
     }
 
     async fn touch(&mut self, ttl: Duration) -> Result<()> {
@@ -269,7 +303,7 @@ impl Driver for Mysql {
             bytes(prefix.as_bytes()),
         );
         let answers = self.run(&script).await?;
-        let listed = |row: &mysql_async::Row| {
+        let listed = |row: &Row| {
             let count = |at| Ok::<_, Error>(usize::try_from(number(int(row, at)?)).unwrap_or(usize::MAX));
             Ok(Listed {
                 name: Name::from_key(&string(row, 0)?.ok_or_else(broken)?, string(row, 1)?.as_deref()),

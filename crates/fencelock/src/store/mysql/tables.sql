@@ -1,8 +1,11 @@
--- fencelock on MySQL and MariaDB: the tables of layout 1. Every statement may be run again.
+-- fencelock on MySQL and MariaDB: the tables of layout 2. Every statement may be run again.
 --
 -- A line has one row, which every script locks first; a batch locks lines in the order of their names. Tickets are only ever
 -- touched behind that lock, and a ticket's key never comes back, so nothing here can deadlock. Times are microseconds of the
 -- database's clock. Text is UTF-8, kept as bytes.
+--
+-- A ticket that finds nobody in its line is kept in the line's own row: to enter and to leave is then one statement that changes
+-- one row (take.sql, drop.sql). Whoever finds it there moves it to the others first (sweep.sql).
 CREATE TABLE IF NOT EXISTS fencelock_layout (
   one TINYINT NOT NULL PRIMARY KEY,
   version INT NOT NULL,
@@ -14,7 +17,24 @@ CREATE TABLE IF NOT EXISTS fencelock_line (
   said BLOB,                     -- what the name stands for, where it is a hash
   last BIGINT NOT NULL,          -- the last number given; 0: none yet, begin above the floor
   touched BIGINT NOT NULL,       -- when it changed last
-  kept TINYINT NOT NULL          -- 1: transactions lock it, it is never taken out
+  kept TINYINT NOT NULL,         -- 1: transactions lock it, it is never taken out
+  many TINYINT NOT NULL DEFAULT 1, -- 0: none of its tickets is in fencelock_ticket, and its numbers have begun
+  -- The ticket that is alone, as long as it has not lapsed; 0: there is none.
+  expiry BIGINT NOT NULL DEFAULT 0,
+  number BIGINT NOT NULL DEFAULT 0,
+  id BINARY(16) NOT NULL DEFAULT '',
+  weight INT NOT NULL DEFAULT 0,
+  capacity INT NOT NULL DEFAULT 0,
+  mode TINYINT NOT NULL DEFAULT 0,
+  client VARBINARY(32) NOT NULL DEFAULT '',
+  entered BIGINT NOT NULL DEFAULT 0, -- and admitted
+  owner BINARY(16) NOT NULL DEFAULT '',
+  pid BIGINT NOT NULL DEFAULT 0,
+  held BLOB,
+  host BLOB,
+  identity BLOB,
+  reason BLOB,
+  value BLOB
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS fencelock_ticket (
@@ -47,3 +67,15 @@ CREATE TABLE IF NOT EXISTS fencelock_register (
   written VARBINARY(16) NOT NULL, -- the id of the write that it came by
   value LONGBLOB
 ) ENGINE = InnoDB;
+
+-- From layout 1: its lines have no room for a ticket yet.
+SET @fencelock = IF((SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE()
+  AND table_name = 'fencelock_line' AND column_name = 'many') > 0, 'DO 0', 'ALTER TABLE fencelock_line
+  ADD many TINYINT NOT NULL DEFAULT 1, ADD expiry BIGINT NOT NULL DEFAULT 0, ADD number BIGINT NOT NULL DEFAULT 0,
+  ADD id BINARY(16) NOT NULL DEFAULT '''', ADD weight INT NOT NULL DEFAULT 0, ADD capacity INT NOT NULL DEFAULT 0,
+  ADD mode TINYINT NOT NULL DEFAULT 0, ADD client VARBINARY(32) NOT NULL DEFAULT '''', ADD entered BIGINT NOT NULL DEFAULT 0,
+  ADD owner BINARY(16) NOT NULL DEFAULT '''', ADD pid BIGINT NOT NULL DEFAULT 0, ADD held BLOB, ADD host BLOB,
+  ADD identity BLOB, ADD reason BLOB, ADD value BLOB');
+PREPARE fencelock FROM @fencelock;
+EXECUTE fencelock;
+DEALLOCATE PREPARE fencelock;

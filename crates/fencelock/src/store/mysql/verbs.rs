@@ -1,7 +1,8 @@
 //! The verbs that change something, as scripts, and what the answers mean.
 
+use super::alone::{self, Known};
 use super::client::Client;
-use super::script::{Script, broken, bytes, int, listed, maybe, next, number, seen, small, sql, string};
+use super::script::{Script, Words, broken, bytes, int, listed, maybe, next, number, seen, small, sql, string};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::{duration, micros, ticket_id};
@@ -28,66 +29,80 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// One round trip; two more the first time that a name is used.
+/// What the templates want to know of a ticket.
+fn spelled(client: &Client, at: usize, ticket: &Enter) -> Vec<(&'static str, String)> {
+    let note = &ticket.note;
+    let held = ticket.held.iter().map(Name::key).collect::<Vec<_>>().join(" ");
+    vec![
+        ("i", at.to_string()),
+        ("name", bytes(ticket.place.name.key().as_bytes())),
+        ("id", bytes(ticket.place.id.as_bytes())),
+        ("weight", ticket.weight.to_string()),
+        ("capacity", ticket.capacity.to_string()),
+        ("queue", if ticket.queue { "TRUE".into() } else { "FALSE".into() }),
+        ("mode", mode(ticket.kind.mode()).into()),
+        ("client", bytes(client.me.as_bytes())),
+        ("owner", bytes(ticket.owner.as_bytes())),
+        ("held", bytes(held.as_bytes())),
+        ("host", maybe(Some(&note.host))),
+        ("pid", note.pid.to_string()),
+        ("identity", maybe(Some(&note.identity))),
+        ("reason", maybe(note.reason.as_deref())),
+        ("value", maybe(note.value.as_deref())),
+        ("lease", micros(ticket.lease).to_string()),
+        ("waiting", micros(waiting_lease(ticket.lease)).to_string()),
+        ("where", String::new()),
+        ("limit", "1".into()),
+    ]
+}
+
+/// One round trip: one statement where nobody is in the line, a script elsewhere. One more if we took it for the other case, or for a
+/// name that is used for the first time; two more for a name that is new to us and has somebody in it.
 pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entered>> {
     let order = sorted(batch, |ticket| &ticket.place.name);
-    let me = bytes(client.me.as_bytes());
+    let spelled: Vec<_> = order.iter().map(|at| spelled(client, *at, &batch[*at])).collect();
+    let words: Vec<Vec<(&str, &str)>> =
+        spelled.iter().map(|all| all.iter().map(|(word, value)| (*word, value.as_str())).collect()).collect();
+    if let ([ticket], [words]) = (batch, &words[..])
+        && let Some(entered) = alone::enter(client, ticket, words).await?
+    {
+        return Ok(vec![entered]);
+    }
     let mut script = Script::transaction();
     script.lock(order.iter().map(|at| (*at, &batch[*at].place.name)));
     // Everybody is checked before anybody joins.
-    let mut steps: [Script; 3] = Default::default();
-    for at in &order {
-        let ticket = &batch[*at];
-        let note = &ticket.note;
-        let held = ticket.held.iter().map(Name::key).collect::<Vec<_>>().join(" ");
-        let words: &[(&str, &str)] = &[
-            ("i", &at.to_string()),
-            ("name", &bytes(ticket.place.name.key().as_bytes())),
-            ("id", &bytes(ticket.place.id.as_bytes())),
-            ("weight", &ticket.weight.to_string()),
-            ("capacity", &ticket.capacity.to_string()),
-            ("queue", if ticket.queue { "TRUE" } else { "FALSE" }),
-            ("mode", mode(ticket.kind.mode())),
-            ("client", &me),
-            ("owner", &bytes(ticket.owner.as_bytes())),
-            ("held", &bytes(held.as_bytes())),
-            ("host", &maybe(Some(&note.host))),
-            ("pid", &note.pid.to_string()),
-            ("identity", &maybe(Some(&note.identity))),
-            ("reason", &maybe(note.reason.as_deref())),
-            ("value", &maybe(note.value.as_deref())),
-            ("lease", &micros(ticket.lease).to_string()),
-            ("waiting", &micros(waiting_lease(ticket.lease)).to_string()),
-            ("where", ""),
-            ("limit", "1"),
-        ];
-        steps[0].add(sql!("sweep"), words).add(sql!("check"), words);
-        steps[1].add(sql!("join"), words).add(sql!("admit"), words);
-        steps[2].add(sql!("joined"), words).add(sql!("seen"), words);
+    for words in &words {
+        script.add(sql!("sweep"), words).add(sql!("check"), words);
     }
-    steps.iter().for_each(|step| script.0.push_str(&step.0));
-    script.0.push_str("COMMIT;\n");
+    for words in &words {
+        script.add(sql!("join"), words).add(sql!("admit"), words);
+    }
+    for words in &words {
+        script.add(sql!("joined"), words).add(sql!("seen"), words);
+    }
+    let mut script = script.0 + "COMMIT;\n";
     let tickets: Vec<TicketId> = batch.iter().map(|ticket| ticket.place.id).collect();
-    let mut answers = client.run_entering(tickets.clone(), script.0.clone()).await?.into_iter();
-    let mut found = read_entered(client, batch, &order, &mut answers)?;
-    if found.is_none() {
+    for attempt in 0..4 {
+        let mut answers = client.run_entering(tickets.clone(), script.clone()).await?.into_iter();
+        if let Some(found) = read_entered(client, batch, &order, &mut answers)? {
+            return Ok(found);
+        }
         // A line is missing: made by a transaction of its own, then the same again. It is there now, unless it was taken out
         // once more in between.
-        for _ in 0..3 {
+        if let ([ticket], [words]) = (batch, &words[..])
+            && let Some(entered) = alone::open(client, ticket, words).await?
+        {
+            return Ok(vec![entered]);
+        }
+        if attempt == 0 {
             let mut make = Script::default();
-            for at in &order {
-                let name = &batch[*at].place.name;
+            for name in order.iter().map(|at| &batch[*at].place.name) {
                 make.add(sql!("make"), &[("name", &bytes(name.key().as_bytes())), ("said", &maybe(name.long()))]);
             }
-            client.run(&make.0).await?;
-            let mut answers = client.run_entering(tickets.clone(), script.0.clone()).await?.into_iter();
-            found = read_entered(client, batch, &order, &mut answers)?;
-            if found.is_some() {
-                break;
-            }
+            script = make.0 + &script;
         }
     }
-    found.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the line is taken out again and again"))
+    Err(Error::new(ErrorKind::Unavailable, "the line is taken out again and again"))
 }
 
 /// What an enter's script has said; `None` if a line is missing.
@@ -106,6 +121,7 @@ fn read_entered(
         let row = told.first().ok_or_else(broken)?;
         let head = head.first().map(seen).transpose()?.map(|(_, seen)| seen);
         let ticket = &batch[*at];
+        client.lines.learn(&ticket.place.name, Known::Crowded);
         match (int(row, 0)?, int(row, 3)?) {
             (Some(0), Some(token)) => {
                 let lease = int(row, 5)?.map_or(Duration::ZERO, duration);
@@ -132,13 +148,18 @@ fn read_entered(
         return Ok(None);
     }
     if entered {
-        super::attend::start(&client.arc());
-        let made = client.made.load(Ordering::Relaxed);
-        if made == 1 || made >= super::attend::MADE {
-            client.bell.ring();
-        }
+        attend(client);
     }
     failed.map_or(Ok(Some(all)), Err)
+}
+
+/// What was made has to be taken out again one day.
+pub(super) fn attend(client: &Client) {
+    super::attend::start(&client.arc());
+    let made = client.made.load(Ordering::Relaxed);
+    if made == 1 || made >= super::attend::MADE {
+        client.bell.ring();
+    }
 }
 
 /// The tail of every script that may let somebody in: whose ticket it was about, if it was there.
@@ -153,6 +174,7 @@ fn read_news(client: &Client, name: &Name, answers: &mut std::vec::IntoIter<Vec<
     if int(row, 1)?.is_some_and(|changes| changes > 0) {
         client.hints.tell(name);
     }
+    client.lines.learn(name, if int(row, 2)? == Some(0) { Known::Alone } else { Known::Crowded });
     Ok(string(row, 0)?.as_deref().and_then(ticket_id))
 }
 
@@ -160,10 +182,18 @@ fn presence(there: bool) -> Presence {
     if there { Presence::There } else { Presence::Gone }
 }
 
-/// One round trip for the batch, behind every enter of these tickets that is still under way.
+/// One round trip for the batch, behind every enter of these tickets that is still under way; one more for a ticket that was alone
+/// in its line when we last had to do with it and is not now.
 pub(super) async fn leave(client: &Client, batch: &[Place]) -> Result<Vec<Presence>> {
     for place in batch {
         client.answered(place.id).await?;
+    }
+    if let [place] = batch
+        && client.lines.known(&place.name) != Some(Known::Crowded)
+        && alone::leave(client, place).await?
+    {
+        client.ears.tell(place.id, &Waited::Gone);
+        return Ok(vec![Presence::There]);
     }
     let which = |at: usize| format!("id = {}", bytes(batch[at].id.as_bytes()));
     let found = take_out(client, &batch.iter().map(|place| &place.name).collect::<Vec<_>>(), which).await?;
@@ -194,7 +224,7 @@ async fn take_out(client: &Client, names: &[&Name], which: impl Fn(usize) -> Str
     let mut script = Script::transaction();
     script.lock(order.iter().map(|at| (*at, names[*at])));
     for at in &order {
-        let words: &[(&str, &str)] = &[
+        let words: &Words<'_> = &[
             ("i", &at.to_string()),
             ("name", &bytes(names[*at].key().as_bytes())),
             ("which", &which(*at)),
@@ -210,14 +240,15 @@ async fn take_out(client: &Client, names: &[&Name], which: impl Fn(usize) -> Str
     Ok(found)
 }
 
-/// One round trip for the batch: few statements, however many tickets.
+/// One round trip for the batch: seven statements, however many tickets, if all have the same lease.
 pub(super) async fn renew(client: &Client, batch: &[Renew]) -> Result<Vec<Renewed>> {
     if batch.is_empty() {
         return Ok(Vec::new());
     }
     let names: BTreeSet<&str> = batch.iter().map(|ticket| ticket.place.name.key()).collect();
     let mut script = Script::transaction();
-    script.add(sql!("lock_all"), &[("names", &listed(names.iter().map(|name| bytes(name.as_bytes()))))]);
+    let names = listed(names.iter().map(|name| bytes(name.as_bytes())));
+    script.add(sql!("lock_all"), &[("names", &names)]);
     script.add(sql!("now"), &[]);
     let mut leases: BTreeMap<i64, Vec<&Place>> = BTreeMap::new();
     for ticket in batch {
@@ -226,27 +257,27 @@ pub(super) async fn renew(client: &Client, batch: &[Renew]) -> Result<Vec<Renewe
     let id = |place: &Place| bytes(place.id.as_bytes());
     for (lease, places) in leases {
         let both = |place: &&Place| format!("({}, {})", id(place), bytes(place.name.key().as_bytes()));
-        let words: &[(&str, &str)] = &[
+        let words: &Words<'_> = &[
             ("lease", &lease.to_string()),
             ("ids", &listed(places.iter().map(|place| id(place)))),
+            ("names", &listed(places.iter().map(|place| bytes(place.name.key().as_bytes())))),
             ("places", &listed(places.iter().map(both))),
         ];
         script.add(sql!("renew_all"), words);
     }
     for ticket in batch {
         let Some(at_least) = ticket.at_least.map(|n| i64::try_from(n).unwrap_or(i64::MAX)) else { continue };
-        let words: &[(&str, &str)] = &[
+        let words: &Words<'_> = &[
             ("name", &bytes(ticket.place.name.key().as_bytes())),
             ("id", &id(&ticket.place)),
             ("at_least", &at_least.to_string()),
         ];
         script.add(sql!("raise"), words);
     }
-    script.add(sql!("renewed"), &[("ids", &listed(batch.iter().map(|ticket| id(&ticket.place))))]);
-    let mut answers = script.commit(client).await?.into_iter();
-    next(&mut answers)?;
+    let ids = listed(batch.iter().map(|ticket| id(&ticket.place)));
+    script.add("COMMIT;", &[]).add(sql!("renewed"), &[("ids", &ids), ("names", &names)]);
     let mut there = HashMap::new();
-    for row in &next(&mut answers)? {
+    for row in &client.run_ending(&script.0).await? {
         let place = (string(row, 0)?.unwrap_or_default(), string(row, 1)?.unwrap_or_default());
         there.insert(place, int(row, 2)?.map_or(Duration::ZERO, duration));
     }
@@ -266,7 +297,7 @@ pub(super) async fn change(
 ) -> Result<Presence> {
     let said = if note.is_some() { "TRUE" } else { "FALSE" };
     let note = note.unwrap_or_default();
-    let words: &[(&str, &str)] = &[
+    let words: &Words<'_> = &[
         ("i", "0"),
         ("name", &bytes(place.name.key().as_bytes())),
         ("id", &bytes(place.id.as_bytes())),
@@ -289,7 +320,7 @@ pub(super) async fn change(
 /// One round trip.
 pub(super) async fn upgrade(client: &Client, place: &Place, new: TicketId) -> Result<Upgraded> {
     let id = bytes(place.id.as_bytes());
-    let words: &[(&str, &str)] = &[
+    let words: &Words<'_> = &[
         ("i", "0"),
         ("name", &bytes(place.name.key().as_bytes())),
         ("id", &id),
