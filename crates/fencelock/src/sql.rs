@@ -6,7 +6,7 @@
 //! wants the name by a lease waits in the database, and gets an error after some seconds.
 //!
 //! It needs the tables of the store in this database and schema: connect to it once. Drivers other than tokio-postgres and
-//! mysql_async run its [`Statement`]s by themselves.
+//! mysql_async run its [`Statement`]s by themselves; `examples/sqlx` in the repository does so with sqlx.
 //!
 //! [`fence_in`] is for a lock that is held elsewhere: the transaction's writes are accepted only if no later holder has written
 //! before. The [marks](crate::fence) lie in a table beside the data, and are raised in the same transaction as the write. It

@@ -23,6 +23,9 @@
 //! connections between transactions swallows LISTEN. That is found out when connecting: waiters then look by themselves
 //! ([`Wake::Poll`]), unless `?listen=HOST:PORT` names the database's own address.
 //!
+//! Each call is one round trip and one transaction. Its text is prepared once for each connection, which is one more; not
+//! where LISTEN is swallowed, or off, or elsewhere, since a pooler may be there that does not keep what was prepared.
+//!
 //! Each runtime that calls has one connection, the library thread another one, the listener a third. Of several hosts in the
 //! URL the one that can be written to is used. What survives a failover is what the standby had: with asynchronous replication
 //! the last grants may be lost, and their tokens given again; with `synchronous_standby_names` set they are not.
@@ -55,6 +58,7 @@ pub(crate) use verbs::seen;
 mod attend;
 mod client;
 mod fault;
+mod prepared;
 mod registers;
 mod session;
 mod settings;

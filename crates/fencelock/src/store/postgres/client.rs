@@ -1,9 +1,10 @@
 //! One client of the database: its connections, its calls, and what it is told.
 //!
-//! Each runtime that calls has one connection, opened at its first call; calls on it are pipelined. Statements are unnamed, so
-//! that a pooler that shares connections between transactions does no harm. The listener has a connection of its own.
+//! Each runtime that calls has one connection, opened at its first call; calls on it are pipelined. The listener has a
+//! connection of its own.
 
 use super::fault;
+use super::prepared::Connection;
 use super::settings::{self, Listen, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client as Connection, Row};
 
 /// We give up a call after this long: a little more than the server does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,6 +33,9 @@ pub(super) struct Client {
     pub(super) clock: Clock,
     /// What the database knows us by; empty where it cannot tell us anything.
     pub(super) me: String,
+    /// Whether what we are connected to is the database itself: a listener there is told, which no pooler does that shares
+    /// connections between transactions.
+    direct: bool,
     pub(super) ears: Ears,
     pub(super) hints: Hints,
     /// What this client watches, and how many streams there are of it.
@@ -65,6 +69,7 @@ impl Client {
         Arc::new_cyclic(|itself| Client {
             itself: itself.clone(),
             me: if pushes { client_name() } else { String::new() },
+            direct: pushes && settings.listen == Listen::Here,
             ears: Ears::default(),
             hints: Hints::default(),
             watched: Mutex::default(),
@@ -111,7 +116,7 @@ impl Client {
             .within("connect", settings::open(&self.settings, &runtime))
             .await?
             .map_err(|error| fault::of_connecting(error, &self.settings.address))?;
-        let open = Arc::new(open);
+        let open = Arc::new(Connection::new(open, self.direct));
         lock(&self.unanswered).retain(|_, on| !on.is_closed());
         *connection = Some(open.clone());
         drop(connection);
@@ -124,8 +129,9 @@ impl Client {
     }
 
     /// Takes a connection that was opened already.
-    pub(super) fn adopt(&self, runtime: &Handle, connection: Connection) {
-        let slot = Slot { connection: tokio::sync::Mutex::new(Some(Arc::new(connection))) };
+    pub(super) fn adopt(&self, runtime: &Handle, connection: tokio_postgres::Client) {
+        let connection = Arc::new(Connection::new(connection, self.direct));
+        let slot = Slot { connection: tokio::sync::Mutex::new(Some(connection)) };
         lock(&self.slots).insert(runtime.id(), Arc::new(slot));
     }
 
@@ -184,7 +190,7 @@ impl Client {
                 None => self.connection().await?,
             };
             lock(&self.unanswered).extend(entering.iter().map(|id| (*id, connection.clone())));
-            let answer = match self.within("call", connection.query_typed(&sql, params)).await {
+            let answer = match self.within("call", connection.query(&sql, params)).await {
                 Ok(answer) => answer,
                 Err(late) => {
                     // What was sent is still under way on this connection: nobody else shall stand behind it.

@@ -14,6 +14,12 @@ pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| missing.contains(code))
 }
 
+/// Whether a prepared statement is not there any more, or does not fit the layout that was made meanwhile: it did nothing.
+pub(super) fn is_forgotten(error: &tokio_postgres::Error) -> bool {
+    let forgotten = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED];
+    error.code().is_some_and(|code| forgotten.contains(code))
+}
+
 /// Whether a pooler or server did not like our start-up parameters.
 pub(super) fn is_unwanted_parameter(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| *code == SqlState::PROTOCOL_VIOLATION)

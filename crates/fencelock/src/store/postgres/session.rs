@@ -1,5 +1,6 @@
 //! Locks that belong to a connection: PostgreSQL's advisory locks.
 
+use super::prepared::Connection;
 use super::settings::{self, Settings};
 use super::verbs::{get, number, seen_of, spelled_scopes};
 use super::{check_layout, client, fault};
@@ -21,7 +22,7 @@ use tokio_postgres::types::Type;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Open {
-    connection: tokio_postgres::Client,
+    connection: Connection,
     notes: UnboundedReceiver<String>,
     marker: i64,
     /// The process that serves us: if another one answers, there is a pooler between, and nothing can be held.
@@ -79,7 +80,7 @@ impl Postgres {
         let address = self.settings.address.clone();
         let Some(open) = &self.open else { return Err(Error::unknown(format!("{address}: the connection has ended"))) };
         let sql = client::spelled(sql, &self.settings.schema);
-        let answer = Self::within(&self.clock, &address, open.connection.query_typed(&sql, params)).await;
+        let answer = Self::within(&self.clock, &address, open.connection.query(&sql, params)).await;
         match answer {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => {
@@ -152,6 +153,8 @@ impl Driver for Postgres {
             if rows[0].get::<_, i32>(0) != backend {
                 return Err(pooler(&address));
             }
+            // Behind a pooler we would not have come here.
+            let connection = Connection::new(connection, true);
             Ok(Open { connection, notes, marker, backend, ttl: None })
         };
         let opened = Self::within(&self.clock, &address, opening).await;

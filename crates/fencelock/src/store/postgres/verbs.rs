@@ -1,6 +1,7 @@
 //! The verbs as calls of the functions in `verbs.sql`: what goes in, and what the answers mean.
 
 use super::client::Client;
+use super::prepared::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::{duration, micros, text};
@@ -248,7 +249,7 @@ pub(super) async fn leave(client: &Client, batch: &[Place]) -> Result<Vec<Presen
     leave_on(client, None, batch).await
 }
 
-async fn leave_on(client: &Client, on: Option<&Arc<tokio_postgres::Client>>, batch: &[Place]) -> Result<Vec<Presence>> {
+async fn leave_on(client: &Client, on: Option<&Arc<Connection>>, batch: &[Place]) -> Result<Vec<Presence>> {
     let order = sorted(batch, |place| &place.name);
     let names: Vec<&str> = order.iter().map(|at| batch[*at].name.key()).collect();
     let ids: Vec<&[u8]> = order.iter().map(|at| &batch[*at].id.as_bytes()[..]).collect();
