@@ -34,8 +34,7 @@ pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
 /// One try; `None` if what was to go wrong could not, since the sale was over first.
 async fn once(plan: &Plan, live: &Live) -> Result<Option<(Row, Numbers)>> {
     let shop = Shop::open(&plan.db).await?;
-    let of_each = plan.stock / i64::from(plan.products.max(1));
-    shop.stock_up(plan.products, of_each, plan.strategy == Strategy::Striped).await?;
+    plan.stock_up(&shop).await?;
     if plan.strategy.by_hand() {
         forget_lock_by_hand(plan).await?;
     }
@@ -80,7 +79,7 @@ async fn once(plan: &Plan, live: &Live) -> Result<Option<(Row, Numbers)>> {
 }
 
 fn judge(plan: &Plan, left: i64, sold: i64, numbers: &Numbers) -> Row {
-    let stock = plan.stock / i64::from(plan.products.max(1)) * i64::from(plan.products);
+    let stock = plan.stock_of_each() * i64::from(plan.products);
     let oversold = (sold - stock).max(0);
     let verdict = if oversold > 0 {
         "oversold"
