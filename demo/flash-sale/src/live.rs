@@ -115,10 +115,13 @@ impl Live {
     pub(crate) async fn follow(&self, plan: &Plan, shop: &Shop, tally: &Arc<Tally>, front: &str) -> Following {
         self.state.send_modify(|state| {
             let (sale, rows) = (state.sale + 1, std::mem::take(&mut state.rows));
+            // The same sale once more, harder: what was said of it stays.
+            let said = if state.running { std::mem::take(&mut state.said) } else { Vec::new() };
             *state = State {
                 running: true,
                 sale,
                 rows,
+                said,
                 strategy: plan.strategy.name(),
                 store: plan.store_name(),
                 front: front.into(),

@@ -191,8 +191,8 @@ fn program(kind: Kind) -> Result<PathBuf> {
         Kind::Etcd => "etcd",
         Kind::Consul => "consul",
     };
-    if let Some(named) = std::env::var_os("FENCELOCK_CONSUL").filter(|_| kind == Kind::Consul) {
-        return Ok(named.into());
+    if let Some(named) = std::env::var_os("FENCELOCK_CONSUL").map(PathBuf::from).filter(|_| kind == Kind::Consul) {
+        return if named.is_file() { Ok(named) } else { Err(format!("no {}", named.display()).into()) };
     }
     if kind == Kind::ZooKeeper && !Path::new(JARS).join("zookeeper.jar").exists() {
         return Err(format!("no {JARS}/zookeeper.jar").into());
