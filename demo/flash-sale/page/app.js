@@ -23,16 +23,22 @@ let sale = 0;
 
 async function start() {
   menu = await (await fetch('/menu')).json();
-  for (const way of menu.strategies) {
-    const button = el('button', { type: 'button', 'data-strategy': way.name, title: way.what }, way.name);
-    button.addEventListener('click', () => run(way.name));
-    $('ways').append(button);
+  for (const kind of new Set(menu.strategies.map((way) => way.kind))) {
+    const group = el('div', { class: 'group', role: 'group', 'aria-label': kind }, el('span', { class: 'kind' }, kind));
+    for (const way of menu.strategies.filter((way) => way.kind === kind)) {
+      const button = el('button', { type: 'button', 'data-strategy': way.name, title: way.what }, way.name);
+      button.addEventListener('click', () => run(way.name));
+      group.append(button);
+    }
+    $('ways').append(group);
   }
+  $('by-hand').hidden = menu.by_hand;
   for (const store of menu.stores) $('store').append(el('option', { value: store }, store));
   for (const label of document.querySelectorAll('.nginx')) label.hidden = !menu.nginx;
   $('pause').addEventListener('click', () => $('pause').setAttribute('aria-pressed', String(!pausing())));
   const events = new EventSource('/events');
   events.onmessage = (event) => draw(JSON.parse(event.data));
+  events.onerror = () => say('The stage does not answer. It is asked again and again.', true);
 }
 
 const pausing = () => $('pause').getAttribute('aria-pressed') === 'true';
@@ -58,23 +64,25 @@ function draw(next) {
   state = next;
   if (state.sale !== sale) { sale = state.sale; spark = []; }
   const { books, stock } = state;
-  for (const button of $('ways').children) {
+  for (const button of $('ways').querySelectorAll('button')) {
     const name = button.dataset.strategy;
     const row = state.rows.findLast((row) => row.strategy === name);
     button.disabled = state.running;
     button.classList.toggle('now', state.running && state.strategy === name);
     if (row) button.dataset.done = row.verdict;
   }
+  const way = menu.strategies.find((way) => way.name === state.strategy);
+  $('what').replaceChildren(...(way ? [el('b', {}, way.name), ` ${way.what}`] : ['Pick one: it sells 100 pieces to 50 customers who come ten times each.']));
+  drawNodes();
+  $('front').textContent = state.front;
   if (state.sale > 0) {
     $('left').textContent = String(books.left).replace('-', '−');
     $('left').classList.toggle('bad', books.left < 0);
     $('shelf').style.width = `${Math.max(0, books.left) / Math.max(1, stock) * 100}%`;
     const over = Math.max(0, books.sold - stock);
     $('sold').textContent = `${books.sold} of ${stock} sold` + (over ? `, ${over} too many` : '');
-    drawNodes();
     drawLine();
     drawPace();
-    $('front').textContent = state.front;
   }
   const row = state.rows.at(-1);
   const ended = !state.running && row && row.strategy === state.strategy;
@@ -117,7 +125,10 @@ function drawLine() {
       el('small', {}, held + token));
   });
   if (state.inside.length > 3) holders.push(el('p', { class: 'quiet' }, `and ${state.inside.length - 3} more`));
-  if (!holders.length) holders.push(el('p', { class: 'quiet' }, 'Nobody holds it.'));
+  if (!holders.length) {
+    $('line').replaceChildren(el('p', { class: 'quiet' }, state.running ? 'Nobody holds it just now.' : 'The sale is over: nobody holds it, nobody waits.'));
+    return;
+  }
   const kind = (who) => (/^node-[12]$/.test(who.node) ? who.node : 'other');
   const dots = el('div', { class: 'dots' }, ...state.waiting.slice(0, 60).map((who) => el('span', { class: kind(who), title: who.node })));
   const waits = el('p', { class: 'quiet' }, state.waiting.length ? `${state.waiting.length} wait in line` : 'Nobody waits.');
@@ -153,19 +164,20 @@ function drawChart() {
   if (!rows.length) return;
   const narrow = window.matchMedia('(max-width: 34rem)').matches;
   const [width, label, height] = narrow ? [360, 0, 44] : [960, 270, 30];
-  const room = narrow ? 215 : 440;
+  const room = narrow ? 195 : 430;
   const most = Math.max(1, ...rows.map((row) => row.qps));
   const chart = svg('svg', { viewBox: `0 0 ${width} ${rows.length * height + 6}`, role: 'img', 'aria-label': 'Comparison' });
   rows.forEach((row, i) => {
     const top = i * height + 4;
     const bar = Math.max(2, row.qps / most * room);
-    const name = `${row.strategy} · ${row.store}` + (row.fault === 'none' ? '' : ' · frozen');
+    const fault = row.fault.includes('frozen') ? ' · frozen' : '';
+    const name = `${row.strategy} · ${row.store}${fault}`;
     const told = `${number(row.qps)}/s, p99 ${millis(row.p99_ms)} ms, ` + (row.oversold ? `${row.oversold} too many` : row.verdict);
     const y = narrow ? top + 18 : top;
     chart.append(
       svg('text', narrow ? { x: 0, y: top + 12 } : { x: label - 12, y: top + 15, 'text-anchor': 'end' }, name),
       svg('rect', { x: label, y, width: bar.toFixed(1), height: narrow ? 14 : 20, rx: 4, class: row.verdict.split(' ')[0] }),
-      svg('text', { x: label + bar + 8, y: y + (narrow ? 12 : 15), class: 'n' }, narrow ? `${number(row.qps)}/s ${row.oversold ? '✗' + row.oversold : ''}` : told),
+      svg('text', { x: label + bar + 8, y: y + (narrow ? 12 : 15), class: 'n' }, narrow ? `${number(row.qps)}/s, ${row.oversold ? `${row.oversold} too many` : row.verdict}` : told),
     );
   });
   $('chart').replaceChildren(chart);

@@ -48,10 +48,11 @@ pub(crate) struct Common {
     /// Where the locks are: any URL that fencelock knows; may be given several times
     #[arg(long, global = true)]
     pub(crate) store: Vec<String>,
-    /// Start every server that is found on this machine, each in a temporary folder: Redis, PostgreSQL, MariaDB, ZooKeeper, etcd
+    /// Start every server that is found on this machine, beside SQLite, each in a temporary folder: Redis, MariaDB, PostgreSQL,
+    /// ZooKeeper, etcd, Consul
     #[arg(long, global = true)]
     pub(crate) all: bool,
-    /// Start only this one of them; may be given several times
+    /// Start this one of them, instead of SQLite; may be given several times
     #[arg(long, global = true)]
     pub(crate) start: Vec<Kind>,
     /// Customers at a time
@@ -137,11 +138,11 @@ pub(crate) struct SaleArgs {
     /// How many nodes
     #[arg(long, default_value_t = 2)]
     pub(crate) nodes: usize,
-    /// How many products the stock is of
-    #[arg(long, default_value_t = 1)]
-    pub(crate) products: u32,
-    /// Freeze a node inside its critical section past the lease
+    /// How many products the stock is of (1; with a lock per product 10)
     #[arg(long)]
+    pub(crate) products: Option<u32>,
+    /// Freeze a node inside its critical section past the lease
+    #[arg(long, conflicts_with = "kill")]
     pub(crate) pause: bool,
     /// Kill every node with -9 in the middle of the sale, and start it again
     #[arg(long)]

@@ -6,6 +6,7 @@ use crate::strategy::Strategy;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// The key of all of them.
 pub(crate) const KEY: &str = "by-hand:shop";
@@ -32,8 +33,8 @@ impl ByHand {
         Ok(ByHand { connection, strategy, expiry, pause })
     }
 
-    /// Takes the lock; gives the value that it was taken with.
-    pub(crate) async fn lock(&self, hook: &Hook) -> Result<String> {
+    /// Takes the lock; gives the value that it was taken with. Asks no more once the customer has left.
+    pub(crate) async fn lock(&self, hook: &Hook, mut left: oneshot::Receiver<()>) -> Result<String> {
         let mut redis = self.connection.clone();
         let value = format!("{:032x}", fastrand::u128(..));
         let limit = Instant::now() + PATIENCE;
@@ -54,7 +55,8 @@ impl ByHand {
                 }
                 return Ok(value);
             }
-            if Instant::now() > limit {
+            let gone = left.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+            if gone || Instant::now() > limit {
                 return Err("the lock was not to be had".into());
             }
             tokio::time::sleep(Duration::from_micros(fastrand::u64(1_000..4_000))).await;

@@ -4,7 +4,7 @@
 use crate::Result;
 use crate::args::{Common, CompareArgs};
 use crate::live::Live;
-use crate::plan::{Plan, Row};
+use crate::plan::{PRODUCTS, Plan, Row};
 use crate::servers::World;
 use crate::strategy::Strategy;
 use crate::{report, sale};
@@ -47,7 +47,12 @@ pub(crate) async fn run(args: &CompareArgs, common: &Common) -> Result<bool> {
     let mut all = Vec::new();
     for (what, coarse, fine, products) in [
         ("20 stripes against one lock", Strategy::Lock, Strategy::Striped, 1),
-        ("a lock per product against one for the shop, 10 products", Strategy::Lock, Strategy::LockPerProduct, 10),
+        (
+            "a lock per product against one for the shop, 10 products",
+            Strategy::Lock,
+            Strategy::LockPerProduct,
+            PRODUCTS,
+        ),
     ] {
         let (coarse, slow) = sale::run(&plan(coarse, products), &live).await?;
         let (fine, quick) = sale::run(&plan(fine, products), &live).await?;

@@ -115,10 +115,13 @@ impl Live {
     pub(crate) async fn follow(&self, plan: &Plan, shop: &Shop, tally: &Arc<Tally>, front: &str) -> Following {
         self.state.send_modify(|state| {
             let (sale, rows) = (state.sale + 1, std::mem::take(&mut state.rows));
+            // The same sale once more, harder: what was said of it stays.
+            let said = if state.running { std::mem::take(&mut state.said) } else { Vec::new() };
             *state = State {
                 running: true,
                 sale,
                 rows,
+                said,
                 strategy: plan.strategy.name(),
                 store: plan.store_name(),
                 front: front.into(),
@@ -129,12 +132,7 @@ impl Live {
                 ..State::default()
             };
         });
-        if let Some(bar) = &self.bar {
-            bar.reset();
-            bar.set_length((plan.customers * plan.rounds) as u64);
-            bar.set_prefix(format!("{} ({})", plan.strategy.name(), plan.store_name()));
-            bar.set_message("");
-        }
+        self.begin_bar(format!("{} ({})", plan.strategy.name(), plan.store_name()), plan.customers * plan.rounds);
         let (live, shop, tally, plan) = (self.clone(), shop.clone(), tally.clone(), plan.clone());
         Following(tokio::spawn(async move {
             // A look at the lock costs the store something: only a page is worth it.
@@ -149,6 +147,35 @@ impl Live {
                 live.look(&plan, &shop, &tally, locks.as_ref()).await;
             }
         }))
+    }
+
+    /// Counts the requests of customers who go to another shop, until what this gives is dropped.
+    pub(crate) fn count(&self, tally: &Arc<Tally>, customers: usize, rounds: usize) -> Following {
+        self.begin_bar(format!("{customers} customers"), customers * rounds);
+        let (bar, tally) = (self.bar.clone(), tally.clone());
+        Following(tokio::spawn(async move {
+            let mut tick = tokio::time::interval(EVERY);
+            while let Some(bar) = &bar {
+                tick.tick().await;
+                bar.set_position(tally.requests());
+            }
+        }))
+    }
+
+    fn begin_bar(&self, what: String, of: usize) {
+        if let Some(bar) = &self.bar {
+            bar.reset();
+            bar.set_length(of as u64);
+            bar.set_prefix(what);
+            bar.set_message("");
+        }
+    }
+
+    /// Takes the bar away, so that what is written next stands by itself.
+    pub(crate) fn end_bar(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
     }
 
     async fn look(&self, plan: &Plan, shop: &Shop, tally: &Tally, locks: Option<&Locks>) {
@@ -177,9 +204,7 @@ impl Live {
 
     /// The sale is over.
     pub(crate) fn ended(&self, row: &Row, books: &Books) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.end_bar();
         self.state.send_modify(|state| {
             state.running = false;
             state.books = books.clone();

@@ -57,7 +57,7 @@ async fn one_sale(args: &SaleArgs, common: &Common) -> Result<bool> {
     let world = World::open(common)?;
     let store = world.stores.first().map(String::as_str);
     let mut plan = Plan::new(common, args.strategy, &world.databases[0], store);
-    (plan.nodes, plan.products) = (args.nodes.max(1), args.products.max(1));
+    (plan.nodes, plan.products) = (args.nodes.max(1), args.products.unwrap_or(plan.products).max(1));
     if args.pause {
         (plan.fault, plan.lease, plan.expiry) = (Fault::Paused, sale::SHORT_LEASE, sale::SHORT_LEASE);
     } else if args.kill {
@@ -67,7 +67,7 @@ async fn one_sale(args: &SaleArgs, common: &Common) -> Result<bool> {
     if args.json {
         println!("{}", serde_json::to_string(&row)?);
     } else {
-        println!("{}", report::markdown(std::slice::from_ref(&row)));
+        println!("{}", report::markdown(std::slice::from_ref(&row), &[]));
     }
     eprintln!("{}", numbers.told());
     Ok(row.verdict == "right")
@@ -80,7 +80,7 @@ async fn keep_shop(args: &ShopArgs, common: &Common) -> Result<bool> {
     let mut plan = Plan::new(common, args.strategy, &world.databases[0], store);
     (plan.nodes, plan.front) = (args.nodes.max(1), Some(args.front));
     let shop = shop::Shop::open(&plan.db).await?;
-    shop.stock_up(1, plan.stock, plan.strategy == strategy::Strategy::Striped).await?;
+    plan.stock_up(&shop).await?;
     let stage = stage::Stage::open(&plan).await?;
     eprintln!("{}", stage.front());
     for door in stage.doors() {
@@ -101,7 +101,11 @@ async fn send_customers(args: &LoadArgs, common: &Common) -> Result<bool> {
         products: args.products,
         timeout: Duration::from_secs(60),
     };
-    let numbers = load::run(&crowd, &load::Tally::new()).await?;
+    let (tally, live) = (load::Tally::new(), Live::for_terminal());
+    let counting = live.count(&tally, common.customers, common.rounds);
+    let numbers = load::run(&crowd, &tally).await?;
+    drop(counting);
+    live.end_bar();
     if args.json {
         println!("{}", serde_json::to_string(&numbers)?);
     } else {

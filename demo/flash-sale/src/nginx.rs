@@ -31,8 +31,16 @@ impl Nginx {
         limits: &Limits,
     ) -> Result<Nginx> {
         let program = found().ok_or("there is no nginx")?;
-        for _ in 0..20 {
-            let address = TcpListener::bind(listen.unwrap_or(([127, 0, 0, 1], 0).into()))?.local_addr()?;
+        for tried in 0..20 {
+            let address = match TcpListener::bind(listen.unwrap_or(([127, 0, 0, 1], 0).into())) {
+                Ok(listener) => listener.local_addr()?,
+                // Its predecessor may be about to end.
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && tried < 19 => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+                Err(error) => return Err(format!("nginx cannot listen: {error}").into()),
+            };
             let file = folder.join("nginx.conf");
             std::fs::write(&file, config(&folder.display().to_string(), address, nodes, limits))?;
             let mut child = Command::new("sh")

@@ -50,9 +50,9 @@ async fn how(args: &NodeArgs) -> Result<How> {
         Strategy::ForUpdate => How::Database(Way::ForUpdate),
         Strategy::Optimistic => How::Database(Way::Version),
         Strategy::Cas => How::Database(Way::Value),
-        Strategy::ProcessLock => How::Process(tokio::sync::Mutex::default()),
+        Strategy::ProcessLock => How::Process(Arc::default()),
         strategy if strategy.by_hand() => {
-            How::ByHand(ByHand::connect(store()?, strategy, args.expiry, args.pause_before_del).await?)
+            How::ByHand(Arc::new(ByHand::connect(store()?, strategy, args.expiry, args.pause_before_del).await?))
         }
         strategy => {
             let locks = Locks::builder(store()?).identity(&args.name).connect().await?;

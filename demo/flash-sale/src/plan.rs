@@ -6,6 +6,9 @@ use crate::strategy::Strategy;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// So many products a shop has that has a lock for each.
+pub(crate) const PRODUCTS: u32 = 10;
+
 /// One sale.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -71,7 +74,7 @@ impl Plan {
             db: db.into(),
             store: store.filter(|_| strategy.locks() || strategy.by_hand()).map(String::from),
             nodes: 2,
-            products: 1,
+            products: if strategy == Strategy::LockPerProduct { PRODUCTS } else { 1 },
             stock: common.stock,
             customers: common.customers,
             rounds: common.rounds,
@@ -85,6 +88,15 @@ impl Plan {
             limit,
             limits: common.limits.clone(),
         }
+    }
+
+    pub(crate) fn stock_of_each(&self) -> i64 {
+        self.stock / i64::from(self.products.max(1))
+    }
+
+    /// Empties the shop and fills its shelves for this sale.
+    pub(crate) async fn stock_up(&self, shop: &shop::Shop) -> crate::Result<()> {
+        shop.stock_up(self.products, self.stock_of_each(), self.strategy == Strategy::Striped).await
     }
 
     /// The store's name in the table: where the locks are, and the database if that is another.

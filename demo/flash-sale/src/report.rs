@@ -37,8 +37,8 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// The whole table, padded so that it reads as text too.
-pub(crate) fn markdown(rows: &[Row]) -> String {
+/// The whole table, padded so that it reads as text too. What could not be run, and why, has a row of its own.
+pub(crate) fn markdown(rows: &[Row], missing: &[(String, String)]) -> String {
     let faulty = rows.iter().any(|row| row.fault != "none");
     let mut head: Vec<String> = HEAD.iter().map(|word| word.to_string()).collect();
     let mut table: Vec<Vec<String>> = rows.iter().map(cells).collect();
@@ -47,6 +47,11 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
         for (cells, row) in table.iter_mut().zip(rows) {
             cells.extend([row.fault.clone(), row.stuck_ms.to_string()]);
         }
+    }
+    for (store, why) in missing {
+        let mut cells = vec![String::new(); head.len()];
+        (cells[0], cells[1], cells[HEAD.len() - 1]) = ("all".into(), store.clone(), format!("*not run*: {why}"));
+        table.push(cells);
     }
     let widths: Vec<usize> = (0..head.len())
         .map(|i| table.iter().map(|cells| cells[i].len()).chain([head[i].len()]).max().unwrap_or(0))
@@ -104,9 +109,9 @@ pub(crate) fn svg(rows: &[Row]) -> String {
 }
 
 /// All three, into a folder.
-pub(crate) fn write(folder: &Path, rows: &[Row]) -> Result<()> {
+pub(crate) fn write(folder: &Path, rows: &[Row], missing: &[(String, String)]) -> Result<()> {
     std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join("story.md"), markdown(rows))?;
+    std::fs::write(folder.join("story.md"), markdown(rows, missing))?;
     std::fs::write(folder.join("story.json"), serde_json::to_string_pretty(rows)? + "\n")?;
     std::fs::write(folder.join("story.svg"), svg(rows))?;
     Ok(())

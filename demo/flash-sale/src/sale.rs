@@ -7,7 +7,7 @@ use crate::live::Live;
 use crate::load::{self, Crowd, Numbers, Tally};
 use crate::plan::{Fault, Plan, Row};
 use crate::seller::LOCK;
-use crate::shop::Shop;
+use crate::shop::{Books, Shop};
 use crate::stage::Stage;
 use crate::strategy::Strategy;
 use fencelock::Locks;
@@ -22,6 +22,13 @@ pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 
 /// Runs one sale. `live` is told how it goes.
 pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
+    let (row, numbers, books) = through(plan, live).await?;
+    live.ended(&row, &books);
+    Ok((row, numbers))
+}
+
+/// The same, and whoever looks on is not told that it is over.
+async fn through(plan: &Plan, live: &Live) -> Result<(Row, Numbers, Books)> {
     for _ in 0..10 {
         if let Some(result) = once(plan, live).await? {
             return Ok(result);
@@ -32,10 +39,9 @@ pub(crate) async fn run(plan: &Plan, live: &Live) -> Result<(Row, Numbers)> {
 }
 
 /// One try; `None` if what was to go wrong could not, since the sale was over first.
-async fn once(plan: &Plan, live: &Live) -> Result<Option<(Row, Numbers)>> {
+async fn once(plan: &Plan, live: &Live) -> Result<Option<(Row, Numbers, Books)>> {
     let shop = Shop::open(&plan.db).await?;
-    let of_each = plan.stock / i64::from(plan.products.max(1));
-    shop.stock_up(plan.products, of_each, plan.strategy == Strategy::Striped).await?;
+    plan.stock_up(&shop).await?;
     if plan.strategy.by_hand() {
         forget_lock_by_hand(plan).await?;
     }
@@ -72,15 +78,11 @@ async fn once(plan: &Plan, live: &Live) -> Result<Option<(Row, Numbers)>> {
     let books = shop.books().await?;
     drop(watcher);
     let row = judge(plan, books.left, books.sold, &numbers);
-    if !done {
-        return Ok(None);
-    }
-    live.ended(&row, &books);
-    Ok(Some((row, numbers)))
+    Ok(done.then_some((row, numbers, books)))
 }
 
 fn judge(plan: &Plan, left: i64, sold: i64, numbers: &Numbers) -> Row {
-    let stock = plan.stock / i64::from(plan.products.max(1)) * i64::from(plan.products);
+    let stock = plan.stock_of_each() * i64::from(plan.products);
     let oversold = (sold - stock).max(0);
     let verdict = if oversold > 0 {
         "oversold"
@@ -255,7 +257,7 @@ pub(crate) async fn pressed(mut plan: Plan, live: &Live) -> Result<(Row, Numbers
     let must = plan.strategy.can_oversell(plan.nodes) || plan.fault == Fault::PausedBeforeDel || {
         plan.fault == Fault::WorkPastExpiry
     };
-    let mut result = run(&plan, live).await?;
+    let mut result = through(&plan, live).await?;
     for press in 0..12 {
         if !must || result.0.oversold > 0 {
             break;
@@ -264,7 +266,9 @@ pub(crate) async fn pressed(mut plan: Plan, live: &Live) -> Result<(Row, Numbers
             plan.work = (plan.work * 2).clamp(Duration::from_millis(1), Duration::from_millis(100));
         }
         live.say(&format!("not oversold: once more, {} ms of work, attempt {}", plan.work.as_millis(), press + 2));
-        result = run(&plan, live).await?;
+        result = through(&plan, live).await?;
     }
-    Ok(result)
+    let (row, numbers, books) = result;
+    live.ended(&row, &books);
+    Ok((row, numbers))
 }

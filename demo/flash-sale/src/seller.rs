@@ -7,7 +7,9 @@ use crate::shop::{Attempt, Outcome, STRIPES, Shop, Way};
 use crate::strategy::Strategy;
 use fencelock::{Locks, Options, Walk};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// How long a customer waits for a lock, and for a write that is not overtaken by another.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,19 +29,20 @@ pub(crate) struct Seller {
 /// The strategy, with what it holds on to.
 pub(crate) enum How {
     Database(Way),
-    Process(tokio::sync::Mutex<()>),
+    Process(Arc<tokio::sync::Mutex<()>>),
     Locks { locks: Locks, strategy: Strategy, lease: Duration },
-    ByHand(ByHand),
+    ByHand(Arc<ByHand>),
 }
 
 impl Seller {
-    /// Sells one piece of a product, if it can.
-    pub(crate) async fn sell(&self, product: i64) -> Result<Outcome> {
+    /// Sells one piece of a product, if it can. A customer may leave at any time, which drops this: while it waits for a lock the
+    /// place is given up; what has begun under a lock goes on, lock included.
+    pub(crate) async fn sell(self: &Arc<Seller>, product: i64) -> Result<Outcome> {
         match &self.how {
             How::Database(way) => {
                 let limit = Instant::now() + PATIENCE;
                 loop {
-                    let outcome = self.attempt(product, way.clone()).await?;
+                    let outcome = self.attempt(product, way.clone(), async { Ok(()) }).await?;
                     let again = matches!(way, Way::Version | Way::Value) && Instant::now() < limit;
                     if outcome != Outcome::Conflict || !again {
                         return Ok(outcome);
@@ -47,60 +50,93 @@ impl Seller {
                 }
             }
             How::Process(lock) => {
-                let _inside = lock.lock().await;
-                self.attempt(product, Way::Naive).await
+                let inside = lock.clone().lock_owned().await;
+                self.attempt(product, Way::Naive, async move { Ok(drop(inside)) }).await
             }
-            How::Locks { locks, strategy, lease } => self.locked(product, locks, *strategy, *lease).await,
-            How::ByHand(by_hand) => {
-                let held = by_hand.lock(&self.hook).await?;
-                let outcome = self.attempt(product, Way::Naive).await;
-                by_hand.unlock(held).await?;
-                outcome
+            How::Locks { locks, strategy, lease } => {
+                let options = Options::new().wait(PATIENCE).lease(*lease);
+                match strategy {
+                    Strategy::Striped => self.striped(product, locks, options).await,
+                    _ => self.locked(product, locks, *strategy, options).await,
+                }
             }
+            How::ByHand(by_hand) => self.by_hand(product, by_hand.clone()).await,
         }
     }
 
-    async fn locked(&self, product: i64, locks: &Locks, strategy: Strategy, lease: Duration) -> Result<Outcome> {
-        let mut options = Options::new().wait(PATIENCE).lease(lease);
-        if strategy == Strategy::Striped {
-            // Who comes when all stripes are empty would ask each of them in turn. Nothing comes back into this shop, so a look at
-            // the sum, without any lock, is enough to be sent home.
-            if self.shop.left(product).await? <= 0 {
-                return Ok(Outcome::SoldOut);
-            }
-            let stripes = locks.striped(&format!("{LOCK}/{product}"), STRIPES);
-            let found = stripes
-                .walk_with(options, |stripe| async move {
-                    match self.attempt(product, Way::Stripe(stripe.index)).await {
-                        Ok(Outcome::SoldOut) => Walk::Empty,
-                        other => Walk::Done(other),
-                    }
-                })
-                .await?;
-            return found.unwrap_or(Ok(Outcome::SoldOut));
-        }
-        if strategy == Strategy::LockUnfair {
-            options = options.unfair();
-        }
+    async fn locked(&self, product: i64, locks: &Locks, strategy: Strategy, options: Options) -> Result<Outcome> {
+        let options = if strategy == Strategy::LockUnfair { options.unfair() } else { options };
         let name = match strategy {
             Strategy::LockPerProduct => format!("{LOCK}/{product}"),
             _ => LOCK.to_string(),
         };
-        // A customer who leaves while waiting gives up the place. Before the transaction begins:
+        // Before the transaction begins:
         let guard = locks.mutex(&name).lock_with(options).await?;
         let way = if strategy == Strategy::Fenced { Way::Fenced(guard.token()) } else { Way::Naive };
-        let outcome = self.attempt(product, way).await;
         // And after the commit. A lock that was lost meanwhile cannot be given back; what was sold is sold.
-        let _ = guard.release().await;
-        outcome
+        let release = async move { Ok(drop(guard.release().await)) };
+        self.attempt(product, way, release).await
     }
 
-    /// One attempt, on a task of its own: it goes on when the customer leaves, and also when the lock is lost while it runs. A
-    /// guard's `run` would often stop it in time, but not always: a process can be frozen between the last look at the guard
-    /// and the write, and this shop is about that moment.
-    async fn attempt(&self, product: i64, way: Way) -> Result<Outcome> {
+    async fn striped(self: &Arc<Seller>, product: i64, locks: &Locks, options: Options) -> Result<Outcome> {
+        // Who comes when all stripes are empty would ask each of them in turn. Nothing comes back into this shop, so a look at
+        // the sum, without any lock, is enough to be sent home.
+        if self.shop.left(product).await? <= 0 {
+            return Ok(Outcome::SoldOut);
+        }
+        let stripes = locks.striped(&format!("{LOCK}/{product}"), STRIPES);
+        let (seller, working) = (self.clone(), Arc::new(AtomicBool::new(false)));
+        let (_here, left) = oneshot::channel::<()>();
+        let walk = async move {
+            let walk = stripes.walk_with(options, |stripe| {
+                let (seller, working) = (seller.clone(), working.clone());
+                async move {
+                    working.store(true, Ordering::Relaxed);
+                    let outcome = seller.attempt(product, Way::Stripe(stripe.index), async { Ok(()) }).await;
+                    working.store(false, Ordering::Relaxed);
+                    if let Ok(Outcome::SoldOut) = outcome { Walk::Empty } else { Walk::Done(outcome) }
+                }
+            });
+            tokio::pin!(walk);
+            let found = tokio::select! {
+                found = &mut walk => found?,
+                // The walk stands still meanwhile: it is either at a stripe's stock, and goes on, or waits for a lock.
+                _ = left => match working.load(Ordering::Relaxed) {
+                    true => walk.await?,
+                    false => return Err("the customer has left".into()),
+                },
+            };
+            found.unwrap_or(Ok(Outcome::SoldOut))
+        };
+        tokio::spawn(walk).await?
+    }
+
+    async fn by_hand(self: &Arc<Seller>, product: i64, by_hand: Arc<ByHand>) -> Result<Outcome> {
+        let (seller, (_here, left)) = (self.clone(), oneshot::channel::<()>());
+        // All of it on a task of its own: a lock that was taken for somebody who has left must be given back too.
+        let sale = async move {
+            let held = by_hand.lock(&seller.hook, left).await?;
+            seller.attempt(product, Way::Naive, async move { by_hand.unlock(held).await }).await
+        };
+        tokio::spawn(sale).await?
+    }
+
+    /// One attempt and what comes behind it, on a task of its own: it goes on when the customer leaves, and also when the lock is
+    /// lost while it runs. A guard's `run` would often stop it in time, but not always: a process can be frozen between the
+    /// last look at the guard and the write, and this shop is about that moment.
+    async fn attempt(
+        &self,
+        product: i64,
+        way: Way,
+        behind: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<Outcome> {
         let (shop, node, hook) = (self.shop.clone(), self.node.clone(), self.hook.clone());
         let attempt = Attempt { product, node, work: self.work, way, hook };
-        tokio::spawn(async move { shop.sell(attempt).await }).await?
+        let attempt = async move {
+            let outcome = shop.sell(attempt).await;
+            behind.await?;
+            outcome
+        };
+        tokio::spawn(attempt).await?
     }
 }

@@ -4,6 +4,7 @@
 use crate::Result;
 use crate::args::Common;
 use crate::shop;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -18,6 +19,8 @@ pub(crate) struct World {
     pub(crate) stores: Vec<String>,
     /// What was found and what was not.
     pub(crate) said: Vec<String>,
+    /// What was wanted and is not there, by its name in the table, and why.
+    pub(crate) missing: Vec<(String, String)>,
     _servers: Vec<Server>,
     _folder: TempDir,
 }
@@ -31,33 +34,48 @@ impl World {
             shop::kind(db)?;
         }
         let mut stores = common.store.clone();
+        // Beside all servers, the embedded ones have rows of their own; beside some, they only stand in for what is not there.
+        let embedded = common.start.is_empty();
+        if databases.is_empty() && embedded {
+            databases.push(file("shop.db"));
+        }
+        if stores.is_empty() && embedded {
+            stores.push(file("locks.db"));
+        }
+        let wanted = |kind: &Kind| match common.start.is_empty() {
+            true => common.all,
+            false => common.start.contains(kind),
+        };
+        // All at once: each takes its time to come up.
+        let starting = KINDS.iter().filter(|kind| wanted(kind)).map(|kind| {
+            let handle = std::thread::spawn(|| Server::start(*kind));
+            (*kind, handle)
+        });
+        let (mut said, mut missing, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        for (kind, handle) in starting.collect::<Vec<_>>() {
+            match handle.join().map_err(|_| "a server could not be started")? {
+                Ok(server) => {
+                    said.push(format!("{}: {}", kind.told(), server.url));
+                    // The last database is what the locks of other stores guard.
+                    if matches!(kind, Kind::MariaDb | Kind::Postgres) {
+                        databases.push(server.url.clone());
+                    }
+                    stores.push(server.url.clone());
+                    servers.push(server);
+                }
+                Err(why) => {
+                    said.push(format!("{}: not run: {why}", kind.told()));
+                    missing.push((kind.name(), why.to_string()));
+                }
+            }
+        }
         if databases.is_empty() {
             databases.push(file("shop.db"));
         }
         if stores.is_empty() {
             stores.push(file("locks.db"));
         }
-        let (mut said, mut servers) = (Vec::new(), Vec::new());
-        if common.all || !common.start.is_empty() {
-            for kind in KINDS.iter().filter(|kind| common.start.is_empty() || common.start.contains(kind)) {
-                match Server::start(*kind) {
-                    Ok(server) => {
-                        said.push(format!("{kind:?}: {}", server.url));
-                        match kind {
-                            // The last one is what the locks of other stores guard.
-                            Kind::MariaDb | Kind::Postgres => {
-                                databases.push(server.url.clone());
-                                stores.push(server.url.clone());
-                            }
-                            _ => stores.push(server.url.clone()),
-                        }
-                        servers.push(server);
-                    }
-                    Err(why) => said.push(format!("{kind:?}: not there: {why}")),
-                }
-            }
-        }
-        Ok(World { databases, stores, said, _servers: servers, _folder: folder })
+        Ok(World { databases, stores, said, missing, _servers: servers, _folder: folder })
     }
 }
 
@@ -76,9 +94,30 @@ pub(crate) enum Kind {
     ZooKeeper,
     /// etcd
     Etcd,
+    /// Consul
+    Consul,
 }
 
-const KINDS: &[Kind] = &[Kind::Redis, Kind::MariaDb, Kind::Postgres, Kind::ZooKeeper, Kind::Etcd];
+const KINDS: &[Kind] = &[Kind::Redis, Kind::MariaDb, Kind::Postgres, Kind::ZooKeeper, Kind::Etcd, Kind::Consul];
+
+impl Kind {
+    /// As on the command line and in the table.
+    fn name(self) -> String {
+        clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_string())
+    }
+
+    /// As people write it.
+    fn told(self) -> &'static str {
+        match self {
+            Kind::Redis => "Redis",
+            Kind::MariaDb => "MariaDB",
+            Kind::Postgres => "PostgreSQL",
+            Kind::ZooKeeper => "ZooKeeper",
+            Kind::Etcd => "etcd",
+            Kind::Consul => "Consul",
+        }
+    }
+}
 
 /// One that runs; it is killed when this is dropped, and dies with this program in any case.
 struct Server {
@@ -138,6 +177,7 @@ fn url(kind: Kind, port: u16) -> String {
         Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
         Kind::ZooKeeper => format!("zookeeper://127.0.0.1:{port}"),
         Kind::Etcd => format!("etcd://127.0.0.1:{port}"),
+        Kind::Consul => format!("consul://127.0.0.1:{port}"),
     }
 }
 
@@ -149,7 +189,11 @@ fn program(kind: Kind) -> Result<PathBuf> {
         Kind::Postgres => "postgres",
         Kind::ZooKeeper => "java",
         Kind::Etcd => "etcd",
+        Kind::Consul => "consul",
     };
+    if let Some(named) = std::env::var_os("FENCELOCK_CONSUL").map(PathBuf::from).filter(|_| kind == Kind::Consul) {
+        return if named.is_file() { Ok(named) } else { Err(format!("no {}", named.display()).into()) };
+    }
     if kind == Kind::ZooKeeper && !Path::new(JARS).join("zookeeper.jar").exists() {
         return Err(format!("no {JARS}/zookeeper.jar").into());
     }
@@ -157,7 +201,9 @@ fn program(kind: Kind) -> Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let postgres = versions.map(|version| version.path().join("bin").join(name)).filter(|path| path.exists()).max();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    // `cargo xtask test` unpacks a Consul beside the build where the machine has none.
+    let beside = std::env::current_exe()?.ancestors().nth(2).map(|target| target.join("tmp/consul/usr/bin"));
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).chain(beside);
     let found = postgres.into_iter().chain(places.map(|place| place.join(name))).find(|path| path.is_file());
     found.ok_or_else(|| format!("no {name}").into())
 }
@@ -230,6 +276,15 @@ fn command(kind: Kind, program: &Path, folder: &Path, port: u16) -> Result<Comma
             command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
             command.args(["--initial-cluster", &format!("shop={peer}"), "--data-dir"]).arg(&data);
         }
+        Kind::Consul => {
+            command.args(["agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-node=shop", "-log-level=err"]);
+            command.args(["-dns-port=-1", "-grpc-port=-1", "-serf-wan-port=-1", "-disable-host-node-id"]);
+            command.arg(format!("-http-port={port}")).arg(format!("-server-port={}", free_port()?));
+            command.arg(format!("-serf-lan-port={}", free_port()?));
+            // A pause must not take longer here than elsewhere, and both nodes come from one address.
+            command.args(["-hcl", r#"session_ttl_min = "1s""#, "-hcl", "disable_update_check = true"]);
+            command.args(["-hcl", "limits { http_max_conns_per_client = 1000 }"]);
+        }
     }
     Ok(command)
 }
@@ -262,8 +317,23 @@ fn answers(kind: Kind, port: u16) -> bool {
             &format!("-P{port}"),
             "ping",
         ])),
+        // A leader is an address in quotes, and sessions need the node in the catalogue.
+        Kind::Consul => {
+            let says = |path: &str, word: &str| get(port, path).is_some_and(|body| body.contains(word));
+            says("/v1/status/leader", "\"127.") && says("/v1/catalog/nodes", "\"shop\"")
+        }
         _ => TcpStream::connect(("127.0.0.1", port)).is_ok(),
     }
+}
+
+/// What a server of HTTP answers.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }
 
 fn is_root() -> bool {

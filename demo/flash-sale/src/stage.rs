@@ -118,6 +118,21 @@ impl Stage {
         }
     }
 
+    /// Where nginx is, if it is there.
+    pub(crate) fn nginx(&self) -> Option<SocketAddr> {
+        self.front.as_ref().map(|nginx| nginx.address)
+    }
+
+    /// Where everything is, in words.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let nodes = self.nodes.iter().map(|node| format!("{}: http://{}", name(node.number), node.address));
+        let front = match self.nginx() {
+            Some(address) => format!("nginx in front, round robin: http://{address}"),
+            None => self.front().to_string(),
+        };
+        nodes.chain([front]).collect()
+    }
+
     /// What stands in front, in words.
     pub(crate) fn front(&self) -> &'static str {
         match &self.front {

@@ -38,9 +38,9 @@ pub(crate) async fn tell(args: &StoryArgs, common: &Common) -> Result<bool> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        println!("{}", report::markdown(&rows));
+        println!("{}", report::markdown(&rows, &world.missing));
     }
-    report::write(&args.out, &rows)?;
+    report::write(&args.out, &rows, &world.missing)?;
     eprintln!("written: {0}/story.md, {0}/story.json, {0}/story.svg", args.out.display());
     for line in &wrong {
         eprintln!("not as expected: {line}");
@@ -64,7 +64,7 @@ fn surprise(plan: &Plan, row: &Row) -> Option<String> {
 
 /// All sales of the story, in the order of the table.
 fn plans(args: &StoryArgs, common: &Common, world: &World) -> Vec<Plan> {
-    use Strategy::{Cas, Fenced, ForUpdate, Lock, LockUnfair, None, Optimistic, ProcessLock, Striped};
+    use Strategy::{Cas, Fenced, ForUpdate, Lock, LockPerProduct, LockUnfair, None, Optimistic, ProcessLock, Striped};
     let mut plans = Vec::new();
     let (databases, stores) = match args.quick {
         true => (&world.databases[..1], &world.stores[..1]),
@@ -81,7 +81,7 @@ fn plans(args: &StoryArgs, common: &Common, world: &World) -> Vec<Plan> {
     // Locks of ours guard the database that was named first; SQLite's file guards itself.
     for store in stores {
         let db = if store.starts_with("sqlite:") { &databases[0] } else { databases.last().unwrap_or(&databases[0]) };
-        for strategy in [Lock, LockUnfair, Fenced, Striped] {
+        for strategy in [Lock, LockUnfair, LockPerProduct, Fenced, Striped] {
             let queueless = store.starts_with("quorum:") || store.contains("mode=session");
             if !(strategy == LockUnfair && queueless) {
                 plans.push(Plan::new(common, strategy, db, Some(store)));
@@ -99,8 +99,18 @@ fn plans(args: &StoryArgs, common: &Common, world: &World) -> Vec<Plan> {
             plan.expiry = SHORT_LEASE;
         }
     }
-    let wanted = |plan: &Plan| args.only.is_empty() || args.only.contains(&plan.strategy);
-    plans.into_iter().filter(wanted).collect()
+    let mut seen = std::collections::HashSet::new();
+    plans.retain(|plan| {
+        let wanted = args.only.is_empty() || args.only.contains(&plan.strategy);
+        let key = (plan.strategy, plan.store_name(), plan.nodes);
+        // Two rows must not have the same name.
+        let first = !wanted || seen.insert(key);
+        if !first {
+            eprintln!("a second {} on {} is left out", plan.strategy.name(), plan.store_name());
+        }
+        wanted && first
+    });
+    plans
 }
 
 /// The steps by hand, each with what breaks it. In a pause only the last step is left to break.

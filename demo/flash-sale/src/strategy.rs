@@ -43,6 +43,17 @@ impl Strategy {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
     }
 
+    /// Among which it stands on the page.
+    pub(crate) fn kind(self) -> &'static str {
+        use Strategy::{Cas, ForUpdate, None, Optimistic, ProcessLock};
+        match self {
+            None | ProcessLock => "not enough",
+            ForUpdate | Optimistic | Cas => "the database alone",
+            strategy if strategy.by_hand() => "Redis by hand",
+            _ => "fencelock",
+        }
+    }
+
     /// Takes locks of ours.
     pub(crate) fn locks(self) -> bool {
         use Strategy::{Fenced, Lock, LockPerProduct, LockUnfair, Striped};

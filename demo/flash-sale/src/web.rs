@@ -3,12 +3,14 @@
 use crate::Result;
 use crate::args::{Common, PageArgs};
 use crate::live::Live;
+use crate::nginx;
 use crate::page::{Page, Source};
 use crate::plan::{Fault, Plan, store_kind};
 use crate::sale::{self, SHORT_LEASE};
 use crate::servers::World;
+use crate::shop::{self, Shop};
+use crate::stage::Stage;
 use crate::strategy::Strategy;
-use crate::{nginx, shop};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -19,6 +21,7 @@ use clap::ValueEnum;
 use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +33,10 @@ struct Web {
     source: Source,
     /// One sale at a time.
     turn: Arc<tokio::sync::Semaphore>,
+    /// The nodes and nginx while no sale is under way, so that the shop is open for others too; a sale has its own.
+    open: Arc<tokio::sync::Mutex<Option<Stage>>>,
+    /// Where nginx stays, sale or not.
+    front: Option<SocketAddr>,
 }
 
 /// Serves until Ctrl-C or until the standard input of a test ends.
@@ -46,12 +53,16 @@ pub(crate) async fn serve(args: PageArgs, common: Common) -> Result<bool> {
         Err(error) => return Err(error.into()),
     };
     world.said.iter().for_each(|line| eprintln!("{line}"));
-    match nginx::found() {
-        Some(path) => eprintln!("nginx: {}", path.display()),
-        None => eprintln!("no nginx on this machine: the customers alternate between the nodes"),
-    }
+    let first = Plan::new(&common, Strategy::Lock, &world.databases[0], world.stores.first().map(String::as_str));
+    first.stock_up(&Shop::open(&first.db).await?).await?;
+    let stage = Stage::open(&first).await?;
+    stage.told().iter().for_each(|line| eprintln!("{line}"));
     println!("the stage is open: http://{}", listener.local_addr()?);
-    let web = Web { common, world, live: Live::for_page(), source, turn: Arc::new(tokio::sync::Semaphore::new(1)) };
+    let live = Live::for_page();
+    live.state().send_modify(|state| state.front = stage.front().into());
+    let turn = Arc::new(tokio::sync::Semaphore::new(1));
+    let front = stage.nginx();
+    let web = Web { common, world, live, source, turn, open: Arc::new(Some(stage).into()), front };
     let routes = Router::new()
         .route("/", get(index))
         .route("/index.html", get(index))
@@ -87,17 +98,17 @@ async fn menu(State(web): Shared) -> Response {
     let redis = web.world.stores.iter().any(|url| url.starts_with("redis:"));
     let strategies: Vec<_> = Strategy::value_variants()
         .iter()
-        .filter(|strategy| **strategy != Strategy::LockPerProduct && (redis || !strategy.by_hand()))
+        .filter(|strategy| redis || !strategy.by_hand())
         .filter_map(|strategy| {
             let value = strategy.to_possible_value()?;
             let what = value.get_help().map(ToString::to_string).unwrap_or_default();
-            Some(serde_json::json!({ "name": value.get_name(), "what": what }))
+            Some(serde_json::json!({ "name": value.get_name(), "what": what, "kind": strategy.kind() }))
         })
         .collect();
     let stores: Vec<String> = web.world.stores.iter().map(|url| store_kind(url)).collect();
     let database = shop::kind(&web.world.databases[0]).unwrap_or("?");
     Json(serde_json::json!({
-        "strategies": strategies, "stores": stores, "database": database, "nginx": nginx::found().is_some(),
+        "strategies": strategies, "stores": stores, "database": database, "nginx": nginx::found().is_some(), "by_hand": redis,
     }))
     .into_response()
 }
@@ -155,7 +166,11 @@ async fn run(State(web): Shared, Json(order): Json<Order>) -> Response {
         plan.limits.conn_per_address = plan.limits.conn_per_address.or(Some(20));
         plan.limits.conn_per_server = plan.limits.conn_per_server.or(Some(30));
     }
+    plan.front = web.front;
     tokio::spawn(async move {
+        let mut open = web.open.clone().lock_owned().await;
+        drop(open.take());
+        let idle = Plan { fault: Fault::Nothing, ..plan.clone() };
         // With a limiter in front the press that makes a strategy fail is taken away, which is the point of it.
         let limited = plan.limit.is_some() || plan.limits.limit_req.is_some() || plan.limits.conn_per_address.is_some();
         let ended = if limited { sale::run(&plan, &web.live).await } else { sale::pressed(plan, &web.live).await };
@@ -163,6 +178,11 @@ async fn run(State(web): Shared, Json(order): Json<Order>) -> Response {
             web.live.failed(&error.to_string());
         }
         drop(turn);
+        // Open again, with what is left on the shelf.
+        match Stage::open(&idle).await {
+            Ok(stage) => *open = Some(stage),
+            Err(error) => eprintln!("the shop stays closed until the next sale: {error}"),
+        }
     });
     StatusCode::ACCEPTED.into_response()
 }

@@ -1,7 +1,9 @@
 //! The shop as a visitor runs it: the built program, its table, its page, its limiters, and what is left after a crash.
 
+mod crash;
 mod limits;
 mod page;
+mod pause;
 mod story;
 
 use serde_json::Value;
@@ -43,7 +45,15 @@ pub(crate) fn ran(words: &[&str]) -> (Output, String) {
     (output, told)
 }
 
-/// The same of a command that prints JSON.
+/// Several commands that print JSON, at the same time.
+pub(crate) fn at_once(commands: &[Vec<&str>]) -> Vec<(Value, String)> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = commands.iter().map(|words| scope.spawn(|| json(words))).collect();
+        running.into_iter().map(|running| running.join().expect("it prints JSON")).collect()
+    })
+}
+
+/// One command that prints JSON.
 pub(crate) fn json(words: &[&str]) -> (Value, String) {
     let (output, told) = ran(words);
     let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));

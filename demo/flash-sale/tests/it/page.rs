@@ -9,31 +9,40 @@ use std::process::{Child, Stdio};
 struct Stage {
     child: Child,
     address: String,
+    /// Its nodes, and nginx in front of them.
+    shops: Vec<String>,
 }
 
 impl Stage {
     fn open(words: &[&str]) -> Stage {
         let mut child = program(&[&["--listen", "127.0.0.1:0"][..], words].concat())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("the program can be run");
+        let address = |line: &str| Some(line.trim().split_once("http://")?.1.to_string());
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it says where it is");
-        let address = line.trim().rsplit("http://").next().expect("an address").to_string();
-        Stage { child, address }
+        // What it says of the shop was said before that.
+        let shops = BufReader::new(child.stderr.as_mut().expect("a pipe")).lines().take(3).map_while(Result::ok);
+        let shops = shops.filter_map(|line| address(&line)).collect();
+        Stage { child, address: address(&line).expect("an address"), shops }
     }
 
-    /// Status, head and body.
     fn get(&self, path: &str, header: &str) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n{header}\r\n").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
-        (status, head.to_string(), body.to_string())
+        get(&self.address, path, header)
     }
+}
+
+/// Status, head and body.
+fn get(address: &str, path: &str, header: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n{header}\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    (status, head.to_string(), body.to_string())
 }
 
 impl Drop for Stage {
@@ -72,4 +81,14 @@ fn the_index_is_asked_for_and_the_assets_are_kept() {
     let (status, _, changed) = stage.get("/", &tag);
     assert_eq!(status, 200, "it has changed");
     assert!(!changed.contains(asset), "and names another script");
+}
+
+#[test]
+fn two_nodes_and_nginx_are_open_from_the_start() {
+    let stage = Stage::open(&[]);
+    assert_eq!(stage.shops.len(), 3, "{:?}", stage.shops);
+    for shop in &stage.shops {
+        let (status, _, body) = get(shop, "/stock/1", "");
+        assert_eq!((status, body.trim()), (200, "100"), "{shop}");
+    }
 }
