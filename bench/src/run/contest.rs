@@ -98,6 +98,9 @@ pub(crate) fn sample(take: &Take<'_>, server: &Server, peers: &mut Peers) -> Res
         head.into_iter().chain(rest.split_whitespace().map(String::from)).chain([format!("tag={}", take.tag)]).collect()
     };
     let secs = take.secs;
+    if take.lock == "wire-redis" {
+        return wire(&server.addr(), secs);
+    }
     match take.work {
         Work::Pair { procs, threads, names, hold_us } => {
             let warm = peers::warm_secs(take.lock);
@@ -133,6 +136,20 @@ pub(crate) fn sample(take: &Take<'_>, server: &Server, peers: &mut Peers) -> Res
         }
         Work::Command => command(take, server, peers),
     }
+}
+
+/// What the wire allows: half of the plain `SET`s that `redis-benchmark` gets through on one connection, since a lock and its release are
+/// two requests.
+fn wire(addr: &str, secs: f64) -> Result<Figures, Failure> {
+    let (host, port) = addr.rsplit_once(':').ok_or("an address without a port")?;
+    let mut command = std::process::Command::new("redis-benchmark");
+    command.args(["-h", host, "-p", port, "-c", "1", "-n"]).arg(format!("{:.0}", secs * 20_000.0));
+    command.args(["--csv", "SET", "wire:__rand_int__", "v", "NX", "PX", "30000"]);
+    let said = command.stdin(Stdio::null()).stderr(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let rate = said.lines().last().and_then(|line| line.split(',').nth(1)?.trim_matches('"').parse::<f64>().ok());
+    let rate = rate.ok_or("redis-benchmark said something else")? / 2.0;
+    Ok(Figures::from([("cycles_s".into(), rate), ("requests".into(), 2.0)]))
 }
 
 /// The median of twenty in a row.
@@ -231,13 +248,20 @@ fn pair(take: &Take<'_>, server: &Server, all: &mut [Contender]) -> Result<Figur
     let per_cycle = |from: Option<f64>, to: Option<f64>| Some((to? - from?).max(0.0) / cycles);
     put("cycles", Some(cycles));
     // Each counts in its own window: those that end late do so because their last cycle was long.
-    put("cycles_s", Some(results.iter().filter_map(|r| Some(r["cycles"].as_f64()? / r["secs"].as_f64()?)).sum()));
+    let rate = results.iter().filter_map(|r| Some(r["cycles"].as_f64()? / r["secs"].as_f64()?)).sum::<f64>();
+    put("cycles_s", Some(rate));
     // The worst process: what its users see.
     for name in ["p50_us", "p90_us", "p99_us", "max_us", "per_worker_max"] {
         put(name, Some(most(name)));
     }
     let least = results.iter().filter_map(|result| result["per_worker_min"].as_f64()).fold(f64::MAX, f64::min);
     put("per_worker_min", Some(least));
+    if let Work::Pair { procs, threads, names: "one", .. } = take.work {
+        // In turns of everybody: a fair line that never stalls is at one.
+        let turn = (procs * threads) as f64 * 1e6 / rate;
+        put("p99_turns", Some(most("p99_us") / turn));
+        put("most_to_least", Some(most("per_worker_max") / least));
+    }
     put("errors", Some(sum("errors")));
     put("client_cpu_us", Some((theirs_after.cpu - theirs.cpu).max(0.0) * 1e6 / cycles));
     put("client_mb", Some(memory));

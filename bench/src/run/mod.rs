@@ -158,7 +158,7 @@ fn measure(row: &Row, args: &Args, rounds: usize, peers: &mut Peers, results: &m
         }
     }
     if row.id.ends_with("-one") {
-        for entry in entries.iter_mut().filter(|entry| entry.not_run.is_none() && peers::is_ours(&entry.lock)) {
+        for entry in entries.iter_mut().filter(|entry| entry.not_run.is_none() && peers::speaks(&entry.lock)) {
             if let Ok(calls) = contest::system_calls(&entry.lock, &server, peers, &tag()) {
                 entry.counted.insert("system_calls".into(), calls);
             }
@@ -187,7 +187,7 @@ fn prove(kind: Kind, rows: &[&&Row], args: &Args, peers: &mut Peers, results: &m
     let mut locks: Vec<&str> = Vec::new();
     let rows = rows.iter().filter(|row| !matches!(row.work, plan::Work::Command));
     for lock in rows.flat_map(|row| args.locks(row)) {
-        let writes_only = matches!(lock, "floor-sqlite" | "floor-postgres" | "floor-mysql");
+        let writes_only = matches!(lock, "wire-redis" | "floor-sqlite" | "floor-postgres" | "floor-mysql");
         if !writes_only && !locks.contains(&lock) {
             locks.push(lock);
         }

@@ -35,6 +35,11 @@ pub(crate) fn is_ours(lock: &str) -> bool {
     program_of(lock) == Program::Ours
 }
 
+/// Whether our own program speaks the words for it.
+pub(crate) fn speaks(lock: &str) -> bool {
+    is_ours(lock) && lock != "wire-redis"
+}
+
 /// A Java program needs longer until its compiler has seen the loop.
 pub(crate) fn warm_secs(lock: &str) -> f64 {
     if program_of(lock) == Program::Java { 6.0 } else { 0.7 }

@@ -30,7 +30,7 @@ pub(crate) struct Target {
     pub(crate) figure: &'static str,
     pub(crate) wanted: Wanted,
     pub(crate) factor: f64,
-    /// Nobody: the factor is the figure itself.
+    /// Nobody: the factor is the figure itself. A lock of another row is called `row/lock`.
     pub(crate) of: &'static [&'static str],
 }
 
@@ -55,8 +55,8 @@ pub(crate) struct Row {
 
 /// The three rows of `--quick` and the peers in them.
 pub(crate) const QUICK: [&str; 3] = ["redis-one", "redis-own-64", "redis-hot-4x16"];
-pub(crate) const QUICK_PEERS: [&str; 6] =
-    ["redis", "floor-redis", "redisson-lock", "redisson-fair", "redsync", "rslock"];
+pub(crate) const QUICK_PEERS: [&str; 7] =
+    ["redis", "wire-redis", "floor-redis", "redisson-lock", "redisson-fair", "redsync", "rslock"];
 
 const fn least(figure: &'static str, factor: f64, of: &'static [&'static str]) -> Target {
     Target { figure, wanted: Wanted::AtLeast, factor, of }
@@ -88,8 +88,17 @@ const fn hot(procs: usize, threads: usize, hold_us: u32) -> Work {
 /// Those who ask again and again, with their defaults and with the best setting that their documentation allows.
 const POLLERS: &[&str] = &["redsync", "redsync-fast", "rslock", "rslock-fast"];
 const REDIS: &[&str] = &["redis", "floor-redis", "redisson-lock", "redisson-fair", "redsync", "rslock"];
-const REDIS_HOT: &[&str] =
-    &["redis", "redis-unfair", "redisson-lock", "redisson-fair", "redsync", "redsync-fast", "rslock", "rslock-fast"];
+const REDIS_HOT: &[&str] = &[
+    "redis",
+    "redis-unfair",
+    "floor-redis",
+    "redisson-lock",
+    "redisson-fair",
+    "redsync",
+    "redsync-fast",
+    "rslock",
+    "rslock-fast",
+];
 const REDIS_MORE: &[&str] = &["redisson-fenced", "spring-registry", "redislock", "redis-py", "node-redlock"];
 const REDIS_MORE_HOT: &[&str] = &[
     "redisson-fenced",
@@ -110,10 +119,10 @@ pub(crate) const ROWS: &[Row] = &[
         "redis-one",
         Kind::Redis,
         own(1),
-        REDIS,
+        &["redis", "wire-redis", "floor-redis", "redisson-lock", "redisson-fair", "redsync", "rslock"],
         REDIS_MORE,
         &[
-            least("cycles_s", 0.85, &["floor-redis"]),
+            least("cycles_s", 0.85, &["wire-redis"]),
             least("cycles_s", 1.0, &["redsync"]),
             least("cycles_s", 1.5, &["redisson-lock"]),
             most("requests", 2.0, &[]),
@@ -139,7 +148,14 @@ pub(crate) const ROWS: &[Row] = &[
         hot(4, 16, 0),
         REDIS_HOT,
         REDIS_MORE_HOT,
-        &[least("cycles_s", 0.9, POLLERS), most("p99_us", 1.0 / 12.0, POLLERS), most("requests", 2.05, &[])],
+        &[
+            least("cycles_s", 0.9, POLLERS),
+            most("p99_us", 1.0 / 12.0, POLLERS),
+            least("cycles_s", 0.8, &["floor-redis"]),
+            most("p99_turns", 2.0, &[]),
+            most("most_to_least", 1.5, &[]),
+            most("requests", 2.05, &[]),
+        ],
     ),
     row(
         "redis-hot-1x64",
@@ -159,7 +175,13 @@ pub(crate) const ROWS: &[Row] = &[
         hot(4, 16, 1000),
         REDIS_HOT,
         REDIS_MORE_HOT,
-        &[least("cycles_s", 1.0, POLLERS), most("requests", 2.05, &[])],
+        &[
+            least("cycles_s", 1.0, POLLERS),
+            least("cycles_s", 1.0, &["floor-redis"]),
+            least("cycles_s", 0.95, &["postgres-hot-4x16-1ms/floor-postgres-session"]),
+            most("p99_turns", 1.5, &[]),
+            most("requests", 2.05, &[]),
+        ],
     ),
     row("redis-hot-4x2", Kind::Redis, hot(4, 2, 0), REDIS_HOT, &[], &[]),
     row(
@@ -193,7 +215,7 @@ pub(crate) const ROWS: &[Row] = &[
         Work::Pingpong,
         &["redis", "redisson-lock", "redisson-fair", "redsync", "redsync-fast", "rslock", "rslock-fast"],
         &[],
-        &[most("p50_us", 0.5, &["redisson-lock"])],
+        &[most("p50_us", 0.5, &["redisson-lock"]), most("p50_us", 600.0, &[])],
     ),
     row(
         "redis-idle-100",
@@ -211,6 +233,7 @@ pub(crate) const ROWS: &[Row] = &[
         &[],
         &[
             most("requests_s", 1.0, &["redisson-lock", "rslock"]),
+            most("requests_s", 0.5, &[]),
             most("client_cpu_share", 1.0, &["redisson-lock", "rslock"]),
             most("client_mb", 0.1, &["redisson-lock"]),
         ],
@@ -235,6 +258,7 @@ pub(crate) const ROWS: &[Row] = &[
         REDIS_STANDING,
         &[],
         &[
+            most("requests_s", 4.0, &[]),
             most("requests_s", 1.0, &["redisson-lock"]),
             most("client_cpu_share", 1.0, &["redisson-lock"]),
             most("client_mb", 0.1, &["redisson-lock"]),
@@ -272,7 +296,14 @@ pub(crate) const ROWS: &[Row] = &[
         &["kazoo-lock"],
         &[least("cycles_s", 2.0, &["curator-mutex"])],
     ),
-    row("zookeeper-pingpong", Kind::Zookeeper, Work::Pingpong, &["zookeeper", "curator-mutex"], &[], &[]),
+    row(
+        "zookeeper-pingpong",
+        Kind::Zookeeper,
+        Work::Pingpong,
+        &["zookeeper", "curator-mutex"],
+        &[],
+        &[most("p50_us", 1.0, &["curator-mutex"])],
+    ),
     row(
         "zookeeper-idle-100",
         Kind::Zookeeper,
@@ -312,7 +343,7 @@ pub(crate) const ROWS: &[Row] = &[
         Work::Pingpong,
         &["etcd", "etcd-mutex"],
         &[],
-        &[most("p50_us", 1.0 / 15.0, &["etcd-mutex"])],
+        &[most("p50_us", 1.0 / 15.0, &["etcd-mutex"]), most("p50_us", 6000.0, &[])],
     ),
     row(
         "etcd-idle-100",
@@ -347,7 +378,14 @@ pub(crate) const ROWS: &[Row] = &[
         &[],
         &[most("p99_us", 0.1, &["consul-lock"])],
     ),
-    row("consul-pingpong", Kind::Consul, Work::Pingpong, &["consul", "consul-lock"], &[], &[]),
+    row(
+        "consul-pingpong",
+        Kind::Consul,
+        Work::Pingpong,
+        &["consul", "consul-lock"],
+        &[],
+        &[most("p50_us", 1.0, &["consul-lock"])],
+    ),
     row(
         "consul-command",
         Kind::Consul,
@@ -356,7 +394,14 @@ pub(crate) const ROWS: &[Row] = &[
         &[],
         &[most("start_ms", 1.0, &["consul-lock-program"])],
     ),
-    row("postgres-one", Kind::Postgres, own(1), &["postgres", "floor-postgres"], &[], &[]),
+    row(
+        "postgres-one",
+        Kind::Postgres,
+        own(1),
+        &["postgres", "floor-postgres"],
+        &[],
+        &[least("cycles_s", 0.5, &["floor-postgres"])],
+    ),
     row("postgres-own-64", Kind::Postgres, own(64), &["postgres", "floor-postgres"], &[], &[]),
     row(
         "postgres-hot-4x16",
@@ -382,8 +427,23 @@ pub(crate) const ROWS: &[Row] = &[
         &[],
         &[least("cycles_s", 0.9, &["floor-postgres-session"])],
     ),
-    row("postgres-pingpong", Kind::Postgres, Work::Pingpong, &["postgres", "postgres-session"], &[], &[]),
-    row("mysql-one", Kind::Mysql, own(1), &["mysql", "floor-mysql"], &[], &[]),
+    row(
+        "postgres-hot-4x16-1ms",
+        Kind::Postgres,
+        hot(4, 16, 1000),
+        &["postgres", "postgres-session", "floor-postgres-session"],
+        &[],
+        &[most("p99_turns", 1.5, &[])],
+    ),
+    row(
+        "postgres-pingpong",
+        Kind::Postgres,
+        Work::Pingpong,
+        &["postgres", "postgres-session"],
+        &[],
+        &[most("p50_us", 3000.0, &[])],
+    ),
+    row("mysql-one", Kind::Mysql, own(1), &["mysql", "floor-mysql"], &[], &[least("cycles_s", 0.5, &["floor-mysql"])]),
     row("mysql-own-64", Kind::Mysql, own(64), &["mysql", "floor-mysql"], &[], &[]),
     row("mysql-hot-4x16", Kind::Mysql, hot(4, 16, 0), &["mysql", "mysql-session", "floor-mysql-session"], &[], &[]),
     row(
@@ -402,7 +462,14 @@ pub(crate) const ROWS: &[Row] = &[
         &[],
         &[least("cycles_s", 0.8, &["floor-mysql-session"])],
     ),
-    row("mysql-pingpong", Kind::Mysql, Work::Pingpong, &["mysql", "mysql-session"], &[], &[]),
+    row(
+        "mysql-pingpong",
+        Kind::Mysql,
+        Work::Pingpong,
+        &["mysql", "mysql-session"],
+        &[],
+        &[most("p50_us", 25_000.0, &[])],
+    ),
     row("sqlite-one", Kind::Sqlite, own(1), &["sqlite", "floor-sqlite"], &[], &[]),
     row("sqlite-own-64", Kind::Sqlite, own(64), &["sqlite", "floor-sqlite"], &[], &[]),
     row("sqlite-hot-4x16", Kind::Sqlite, hot(4, 16, 0), &["sqlite"], &[], &[]),

@@ -117,8 +117,8 @@ fn name(figure: &str) -> &str {
         "bytes_out" => "bytes from the server per cycle",
         "bytes_in_s" => "bytes/s to the server",
         "bytes_out_s" => "bytes/s from the server",
-        "per_worker_min" => "least of a worker",
-        "per_worker_max" => "most of a worker",
+        "p99_turns" => "p99, in turns of everybody",
+        "most_to_least" => "most to least of a worker",
         "drain_secs" => "all let through in, s",
         "acquire_secs" => "all taken in, s",
         "start_ms" => "ms",
@@ -182,6 +182,10 @@ fn words(target: &Target) -> String {
 /// How much of what was wanted there is (1 is enough), what we have, and what it is measured by.
 fn judge(results: &Results, row: &Row, target: &Target) -> Option<(f64, f64, f64)> {
     let ours = results.median(row.id, row.locks[0], target.figure)?;
+    let median = |lock: &str, figure: &str| {
+        let (row, lock) = lock.split_once('/').unwrap_or((row.id, lock));
+        results.median(row, lock, figure)
+    };
     let at_least = target.wanted == Wanted::AtLeast;
     let bound = if target.of.is_empty() {
         target.factor
@@ -189,12 +193,12 @@ fn judge(results: &Results, row: &Row, target: &Target) -> Option<(f64, f64, f64
         // For a latency the bar is the one with the most cycles, not one that serves few quickly.
         let best = if target.figure == "p99_us" {
             let busiest = target.of.iter().max_by(|a, b| {
-                let of = |lock: &&&str| results.median(row.id, lock, "cycles_s").unwrap_or(0.0);
+                let of = |lock: &&&str| median(lock, "cycles_s").unwrap_or(0.0);
                 of(a).total_cmp(&of(b))
             })?;
-            results.median(row.id, busiest, target.figure)?
+            median(busiest, target.figure)?
         } else {
-            let all = target.of.iter().filter_map(|lock| results.median(row.id, lock, target.figure));
+            let all = target.of.iter().filter_map(|lock| median(lock, target.figure));
             all.reduce(if at_least { f64::max } else { f64::min })?
         };
         best * target.factor
@@ -216,8 +220,8 @@ const PAIR: &[&str] = &[
     "p50_us",
     "p99_us",
     "max_us",
-    "per_worker_min",
-    "per_worker_max",
+    "p99_turns",
+    "most_to_least",
     "requests",
     "bytes_in",
     "bytes_out",
