@@ -38,6 +38,7 @@ impl Agent {
                 .args(["-serf-wan-port=-1", "-log-level=err", "-disable-host-node-id", "-node=n1"])
                 .args([format!("-http-port={}", ports[0]), format!("-server-port={}", ports[1])])
                 .arg(format!("-serf-lan-port={}", ports[2]))
+                .args(["-hcl", r#"telemetry { prometheus_retention_time = "24h" disable_hostname = true }"#])
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -54,6 +55,20 @@ impl Agent {
             }
         }
         Err("no consul could be started".into())
+    }
+
+    /// Requests that it has answered so far, these looks apart. One that waits for a change counts when it is answered.
+    pub(crate) fn requests(&self) -> Option<f64> {
+        let told = self.get("/v1/agent/metrics?format=prometheus")?;
+        let count = |beginning: &str| {
+            let mut lines =
+                told.lines().filter(|line| line.starts_with(beginning) && !line.contains("v1_agent_metrics"));
+            let counts =
+                lines.by_ref().filter_map(|line| line.split_once("_count")?.1.rsplit(' ').next()?.parse::<f64>().ok());
+            counts.fold(None, |sum: Option<f64>, one| Some(sum.unwrap_or(0.0) + one))
+        };
+        // Later versions say it in another way, and some in both.
+        count("consul_api_http").or_else(|| count("consul_http"))
     }
 
     /// The body of an answer.

@@ -172,7 +172,8 @@ impl Server {
                     bytes_out: member.metric("etcd_network_client_grpc_sent_bytes_total"),
                 }
             }
-            _ => Counts::default(),
+            Server::Consul(agent) => Counts { requests: agent.requests(), ..Counts::default() },
+            Server::Sqlite(_) | Server::Postgres(_) | Server::Mysql(_) => Counts::default(),
         }
     }
 

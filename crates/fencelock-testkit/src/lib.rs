@@ -22,6 +22,8 @@
 //! - `FENCELOCK_SEED` repeats the random choices of a failed run; `FENCELOCK_SOAK=1` runs ten times as many rounds.
 //! - [`check_fence`] holds a checker of fencing tokens to the rule of the two marks.
 //! - [`certificates`] makes a private authority, for servers that speak TLS.
+//! - [`Net`] is a network namespace for one server of several, whose link to the others can be cut.
+//! - [`Peer`] is another client's program, told when to hold its lock: [`exclude_each_other`] and [`add_up`] hold it beside ours.
 //! - [`Faulty`] and [`Lying`] are stores around a store, for tests of one's own.
 
 mod beside;
@@ -29,6 +31,8 @@ pub mod ctx;
 mod fence;
 mod histories;
 mod locks;
+mod net;
+mod peer;
 mod provider;
 mod store;
 mod suite;
@@ -36,6 +40,10 @@ mod tls;
 mod wrap;
 
 pub use fence::{Checker, check_fence};
+pub use net::{NO_NET, Net};
+pub use peer::{
+    Peer, PeerTest, add_up, exclude_each_other, main_beside, peer_rounds, quietly, until_waiting, with_a_runtime,
+};
 pub use provider::{Open, Provider};
 pub use suite::{Need, Test, all, be_a_worker_if_asked, main, main_of, seed};
 pub use tls::certificates;

@@ -7,9 +7,9 @@
 mod server;
 
 use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
+use fencelock_testkit::{NO_NET, Net};
 use libtest_mimic::{Arguments, Trial};
 use server::{Ensemble, Seat, free_port};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,76 +17,33 @@ const LEASE: Duration = Duration::from_secs(2);
 /// Nothing here takes this long, however busy the machine is.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A namespace with two links to here: one for the servers, one for clients.
-struct Net {
-    name: String,
-    subnet: String,
-}
-
-fn ip(line: &str) -> bool {
-    let run = Command::new("ip").args(line.split(' ')).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    run.is_ok_and(|status| status.success())
-}
-
-impl Net {
-    fn make() -> Option<Net> {
-        let id = std::process::id();
-        // Of a part of the private addresses that hardly anybody uses.
-        let net = Net { name: format!("fencelock{id}"), subnet: format!("10.213.{}", id % 250) };
-        let Net { name, subnet } = &net;
-        let mut made = ip(&format!("netns add {name}")) && ip(&format!("-n {name} link set lo up"));
-        for (link, here, there) in [("q", 1, 2), ("c", 5, 6)] {
-            made = made
-                && ip(&format!("link add {link}{id} type veth peer name {link} netns {name}"))
-                && ip(&format!("addr add {subnet}.{here}/30 dev {link}{id}"))
-                && ip(&format!("link set {link}{id} up"))
-                && ip(&format!("-n {name} addr add {subnet}.{there}/30 dev {link}"))
-                && ip(&format!("-n {name} link set {link} up"));
+/// An ensemble whose first server is in the namespace, and does not lead.
+fn ensemble(net: &Net) -> Ensemble {
+    for _ in 0..10 {
+        let near = |client: u16| Seat {
+            host: net.near(),
+            ports: [free_port(), free_port()],
+            client: ("127.0.0.1".into(), client),
+            through: Vec::new(),
+        };
+        let far = Seat {
+            host: net.far(),
+            ports: [free_port(), free_port()],
+            client: (net.for_clients(), free_port()),
+            through: net.inside(),
+        };
+        let seats = [far, near(free_port()), near(free_port())];
+        if let Some(ensemble) = Ensemble::seated(&seats).filter(|ensemble| ensemble.leader() != 0) {
+            return ensemble;
         }
-        made.then_some(net)
     }
-
-    /// Takes the link between the servers down, or up again. On its far side: here its address stays.
-    fn link(&self, state: &str) {
-        assert!(ip(&format!("-n {} link set q {state}", self.name)), "the link could not be set {state}");
-    }
-
-    /// An ensemble whose first server is in the namespace, and does not lead.
-    fn ensemble(&self) -> Ensemble {
-        let at = |last: u8| format!("{}.{last}", self.subnet);
-        for _ in 0..10 {
-            let near = |client: u16| Seat {
-                host: at(1),
-                ports: [free_port(), free_port()],
-                client: ("127.0.0.1".into(), client),
-                through: Vec::new(),
-            };
-            let far = Seat {
-                host: at(2),
-                ports: [free_port(), free_port()],
-                client: (at(6), free_port()),
-                through: ["ip", "netns", "exec", &self.name].map(String::from).into(),
-            };
-            let seats = [far, near(free_port()), near(free_port())];
-            if let Some(ensemble) = Ensemble::seated(&seats).filter(|ensemble| ensemble.leader() != 0) {
-                return ensemble;
-            }
-        }
-        panic!("no such ensemble could be started");
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        // The links go with it.
-        ip(&format!("netns del {}", self.name));
-    }
+    panic!("no such ensemble could be started");
 }
 
 fn main() {
     let arguments = Arguments::from_args();
     let Some(net) = Net::make() else {
-        println!("not run: no network namespace can be made here (that needs root and ip)");
+        println!("{NO_NET}");
         return;
     };
     let net = Arc::new(net);
@@ -118,7 +75,7 @@ fn waiter(locks: &Locks) -> tokio::task::JoinHandle<(MutexGuard, Instant)> {
 }
 
 async fn cut_off(net: &Net) {
-    let mut ensemble = net.ensemble();
+    let mut ensemble = ensemble(net);
     let soak = std::env::var_os("FENCELOCK_SOAK").is_some_and(|soak| soak == "1");
     for round in 0..if soak { 10 } else { 1 } {
         let leader = ensemble.leader();

@@ -28,7 +28,7 @@ struct Speed {
     hand_over_us: Option<u64>,
 }
 
-const STORES: [[&str; 5]; 9] = [
+const STORES: [[&str; 5]; 10] = [
     ["memory", "one process", "nothing", "a task that panics or is cancelled", "the end of the process"],
     [
         "sqlite",
@@ -71,6 +71,13 @@ const STORES: [[&str; 5]; 9] = [
         "a cluster",
         "the loss of a minority, leader changes",
         "the loss of a majority: nobody gets a lock until it is back",
+    ],
+    [
+        "consul",
+        "all who reach it",
+        "a cluster",
+        "leader changes",
+        "the loss of a majority: nobody gets a lock until it is back; leases are 10 s and more, a dead holder blocks for up to two",
     ],
     [
         "postgres",

@@ -307,4 +307,9 @@ fn stores_compared_in_text_and_json() {
     let measured: Vec<_> =
         stores.as_array().unwrap().iter().filter(|store| store["one_worker_per_second"].is_u64()).collect();
     assert!(measured.iter().any(|store| store["store"] == "redis"), "{stores}");
+    // Every store of docs/choosing.md.
+    let names: Vec<_> = stores.as_array().unwrap().iter().filter_map(|store| store["store"].as_str()).collect();
+    for store in ["memory", "sqlite", "redis", "quorum", "zookeeper", "etcd", "consul", "postgres", "mysql"] {
+        assert!(names.contains(&store), "{store} is missing: {names:?}");
+    }
 }

@@ -4,8 +4,9 @@
 //!
 //! # What it costs
 //!
-//! Lock and unlock are one transaction each. A waiter that has to wait costs one more, when its turn has come; the first of a
-//! name in a process also opens a watch and reads the line once after that. A session is kept alive by one message every
+//! Lock and unlock are one transaction each. A waiter that has to wait costs one more, when its turn has come, unless it waited
+//! for somebody of the same client, whose leave then looks for it; the first of a name in a process also opens a watch and
+//! reads the line once after that. A session is kept alive by one message every
 //! third of its lease, however many tickets hang on it.
 //!
 //! # What it promises
@@ -267,7 +268,8 @@ impl Shared {
 
     async fn wait_for(self: &Arc<Self>, place: &Place, key: &Bytes, made: i64, until: Moment) -> Result<Waited> {
         let admitted = || Waited::Admitted { token: u64::try_from(made).unwrap_or(0) };
-        let waiting = Waiting { joined: self.hub.join(What::Line(place.name.clone())), id: place.id };
+        let waiting = Waiting { joined: self.hub.join(What::Line(place.name.clone())), id: place.id, made };
+        waiting.joined.wait(made);
         loop {
             let turn = if self.clock.now() >= until && waiting.joined.turn(made) == Turn::Unknown {
                 match self.look(place, key, made).await? {
@@ -283,6 +285,7 @@ impl Shared {
                 }
             };
             match turn {
+                Turn::Inside => return Ok(admitted()),
                 // A message may be old, and says nothing of our own ticket's life: a transaction does.
                 Turn::Maybe | Turn::Gone => match (self.is_there(key, made).await?, turn) {
                     (true, Turn::Maybe) => return Ok(admitted()),
@@ -362,7 +365,34 @@ impl Shared {
         }
     }
 
+    /// Leaves, and looks in the same transaction for whoever comes in by it and waits here: that one need not ask. Nothing
+    /// where there is nobody, or the ticket was not there. One round trip.
+    async fn hand_over(self: &Arc<Self>, place: &Place) -> Result<bool> {
+        let known = |ours: &Ours| Some((ours.key.clone(), ours.made.filter(|_| ours.under_way.is_none())?));
+        let known = self.tickets().get(&mine(place)).and_then(known);
+        let Some((key, made)) = known else { return Ok(false) };
+        let Some(mut hand_over) = self.hub.hand_over(&place.name, made) else { return Ok(false) };
+        let mut question = txn::take_out(&key, Some(made));
+        question.success.extend(hand_over.next.iter().map(|(key, _)| txn::look_at(key)));
+        let answer = self.ask(question).await?;
+        let took = txn::took_out(&answer);
+        if took {
+            let found = txn::reads(answer).into_iter();
+            let there = |((_, made), found): (&(Bytes, i64), rpc::RangeResponse)| {
+                found.kvs.first().is_some_and(|kv| kv.create_revision == *made)
+            };
+            hand_over.seen = Some(hand_over.next.iter().zip(found).map(there).collect());
+            self.tickets().remove(&mine(place));
+        }
+        Ok(took)
+    }
+
     async fn leave(self: &Arc<Self>, batch: &[Place]) -> Result<Vec<Presence>> {
+        if let [place] = batch
+            && self.hand_over(place).await?
+        {
+            return Ok(vec![Presence::There]);
+        }
         self.landed(batch).await;
         let mut presences = vec![Presence::Gone; batch.len()];
         let mut left: Vec<usize> = (0..batch.len()).collect();
@@ -455,11 +485,12 @@ impl Shared {
 struct Waiting {
     joined: Joined,
     id: TicketId,
+    made: i64,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.joined.forget(self.id);
+        self.joined.forget(self.id, self.made);
     }
 }
 
@@ -505,7 +536,8 @@ impl Store for EtcdStore {
         })
     }
 
-    /// One round trip, when its turn has come. Two more for the first waiter of a name.
+    /// One round trip, when its turn has come; none where the one ahead was of this client. Two more for the first waiter of a
+    /// name.
     fn wait<'a>(&'a self, place: &'a Place, until: Moment) -> BoxFuture<'a, Result<Waited>> {
         Box::pin(self.shared.wait(place, until))
     }

@@ -1,4 +1,4 @@
-// Takes and gives back locks of etcd's own Go client, as told by lines on standard input: the peer of etcd_go.rs.
+// Takes and gives back locks of etcd's own Go client, in the words of fencelock-testkit's peer.rs: the peer of etcd_go.rs.
 package main
 
 import (
@@ -49,7 +49,7 @@ func main() {
 		case "take":
 			held = concurrency.NewMutex(session, words[1])
 			must(held.Lock(context.Background()))
-			fmt.Println("in", held.Header().Revision)
+			fmt.Println("in")
 		case "try":
 			mutex := concurrency.NewMutex(session, words[1])
 			err := mutex.TryLock(context.Background())

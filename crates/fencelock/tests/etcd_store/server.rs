@@ -1,7 +1,7 @@
 //! Starts etcd servers for the tests: one, or a cluster, each on free ports, in a folder of its own, killed when dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,13 +12,29 @@ pub(crate) struct Cluster {
     pub(crate) members: Vec<Member>,
 }
 
+/// Where a server sits: as what the others and its clients know it, and what it is started through.
+pub(crate) struct Seat {
+    pub(crate) peer: String,
+    pub(crate) client: String,
+    pub(crate) through: Vec<String>,
+}
+
+impl Seat {
+    /// On this machine, as any program.
+    fn here() -> Seat {
+        Seat { peer: "127.0.0.1".into(), client: "127.0.0.1".into(), through: Vec::new() }
+    }
+}
+
 /// One server.
 pub(crate) struct Member {
     /// The shell that guards it, and itself.
     child: Child,
     pub(crate) pid: u32,
     dir: TempDir,
+    host: String,
     pub(crate) port: u16,
+    through: Vec<String>,
     args: Vec<String>,
     tls: bool,
 }
@@ -36,18 +52,19 @@ impl Cluster {
 
     /// So many, with more arguments. With certificates among them the clients' side speaks TLS.
     pub(crate) fn with(count: usize, args: &[&str]) -> Cluster {
-        for _ in 0..20 {
-            let ports: Vec<(u16, u16)> = (0..count).map(|_| (free_port(), free_port())).collect();
-            let all: Vec<String> =
-                ports.iter().enumerate().map(|(i, (_, peer))| format!("e{i}=http://127.0.0.1:{peer}")).collect();
-            let members =
-                ports.iter().enumerate().map(|(i, (client, peer))| Member::start(i, *client, *peer, &all, args));
-            let mut cluster = Cluster { members: members.collect() };
-            if cluster.wait_until_up() {
-                return cluster;
-            }
-        }
-        panic!("no etcd could be started");
+        let seats: Vec<Seat> = (0..count).map(|_| Seat::here()).collect();
+        (0..20).find_map(|_| Cluster::seated(&seats, args)).expect("no etcd could be started")
+    }
+
+    /// With each of them in a place of its own; nothing if they do not come up.
+    pub(crate) fn seated(seats: &[Seat], args: &[&str]) -> Option<Cluster> {
+        let ports: Vec<(u16, u16)> = seats.iter().map(|_| (free_port(), free_port())).collect();
+        let name = |(i, (seat, (_, port))): (usize, (&Seat, &(u16, u16)))| format!("e{i}=http://{}:{port}", seat.peer);
+        let all: Vec<String> = seats.iter().zip(&ports).enumerate().map(name).collect();
+        let members = seats.iter().zip(&ports).enumerate();
+        let members = members.map(|(i, (seat, ports))| Member::start(i, seat, *ports, &all, args));
+        let mut cluster = Cluster { members: members.collect() };
+        cluster.wait_until_up().then_some(cluster)
     }
 
     /// Whether all answer (and are ours: another process may have taken a port first, then ours has ended).
@@ -67,7 +84,7 @@ impl Cluster {
 
     /// `host:port,host:port`
     pub(crate) fn hosts(&self) -> String {
-        let hosts: Vec<String> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
+        let hosts: Vec<String> = self.members.iter().map(Member::address).collect();
         hosts.join(",")
     }
 
@@ -118,11 +135,12 @@ impl Cluster {
 }
 
 impl Member {
-    fn start(i: usize, client: u16, peer: u16, all: &[String], more: &[&str]) -> Member {
+    fn start(i: usize, seat: &Seat, (client, peer): (u16, u16), all: &[String], more: &[&str]) -> Member {
         let dir = TempDir::new_in(fast_folder()).expect("a temporary folder");
         let tls = more.contains(&"--cert-file");
         let scheme = if tls { "https" } else { "http" };
-        let (client_url, peer_url) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let client_url = format!("{scheme}://{}:{client}", seat.client);
+        let peer_url = format!("http://{}:{peer}", seat.peer);
         let mut args: Vec<String> = [
             ("--name", format!("e{i}")),
             ("--data-dir", dir.path().join("data").display().to_string()),
@@ -148,8 +166,14 @@ impl Member {
             args.extend(["--listen-metrics-urls".into(), format!("http://127.0.0.1:{}", metrics_port(peer))]);
         }
         args.extend(more.iter().map(ToString::to_string));
-        let (child, pid) = guarded(&args);
-        Member { child, pid, dir, port: client, args, tls }
+        let (child, pid) = guarded(&seat.through, &args);
+        let (host, through) = (seat.client.clone(), seat.through.clone());
+        Member { child, pid, dir, host, port: client, through, args, tls }
+    }
+
+    /// `host:port`
+    pub(crate) fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
     }
 
     fn plain_port(&self) -> u16 {
@@ -160,13 +184,14 @@ impl Member {
         url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
     }
 
-    fn is_healthy(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         self.get("/health").is_some_and(|text| text.contains("\"health\":\"true\""))
     }
 
     /// What the server says at a path, over plain HTTP.
     pub(crate) fn get(&self, path: &str) -> Option<String> {
-        let address = ([127, 0, 0, 1], self.plain_port()).into();
+        let host: IpAddr = self.host.parse().ok()?;
+        let address = (host, self.plain_port()).into();
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
@@ -190,7 +215,7 @@ impl Member {
     pub(crate) fn restart(&mut self) {
         self.kill();
         for _ in 0..50 {
-            (self.child, self.pid) = guarded(&self.args);
+            (self.child, self.pid) = guarded(&self.through, &self.args);
             let limit = Instant::now() + Duration::from_secs(10);
             while Instant::now() < limit && self.child.try_wait().expect("our own child").is_none() {
                 if self.is_healthy() {
@@ -220,9 +245,10 @@ impl Drop for Member {
 const GUARD: &str =
     r#"exec 3<&0; "$@" >/dev/null 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
-fn guarded(args: &[String]) -> (Child, u32) {
+fn guarded(through: &[String], args: &[String]) -> (Child, u32) {
     let mut child = Command::new("sh")
         .args(["-c", GUARD, "sh"])
+        .args(through)
         .arg(program())
         .args(args)
         .env("ETCD_UNSUPPORTED_ARCH", "arm64")

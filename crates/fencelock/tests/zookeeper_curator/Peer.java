@@ -1,8 +1,4 @@
-// A program that holds Apache Curator's locks as it is told, one order a line:
-//   take KIND PATH        waits for the lock, says "in"
-//   try KIND PATH         says "in" or "held"
-//   leave                 releases what was taken, says "out"
-//   count KIND PATH FILE N  N times: takes the lock, adds one to the number in the file, releases; says "counted"
+// A program that holds Apache Curator's locks as it is told, in the words of fencelock-testkit's peer.rs; a lock is KIND PATH, where
 // KIND is mutex, read or write.
 
 import java.io.BufferedReader;

@@ -60,7 +60,7 @@ async fn a_client_of_a_follower_that_is_cut_off_is_lost_in_time() {
         .await;
         let lost = Instant::now();
         let (next, granted) = within(LONG, "the leader lets the other in", next).await.unwrap();
-        println!("cut off: lost after {:?}, the next in after {:?}", lost - cut, granted - cut);
+        println!("counted: cut off: lost after {:?}, the next in after {:?}", lost - cut, granted - cut);
         assert!(lost <= granted, "two at a time, for {:?}", lost - granted);
         assert!(next.token() > guard.token());
         next.release().await.unwrap();

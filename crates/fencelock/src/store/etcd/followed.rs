@@ -8,12 +8,14 @@ use super::rpc::{Event, KeyValue};
 use crate::line;
 use crate::store::TicketId;
 use prost::bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::{Context, Poll, Waker};
 
 /// How a ticket stands, as far as is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
+    /// It is inside: the transaction that took out the one ahead has seen it.
+    Inside,
     /// Its turn may have come.
     Maybe,
     /// Not yet.
@@ -45,7 +47,15 @@ pub(super) struct Followed {
     early: Vec<Event>,
     /// Waiting tickets, their numbers, and whom to wake.
     wakers: HashMap<TicketId, (i64, Waker)>,
+    /// The numbers of those that wait here; of them, the ones that a leave under way looks for, and the ones that such a leave
+    /// has seen inside.
+    waiting: HashSet<i64>,
+    soon: HashSet<i64>,
+    inside: HashSet<i64>,
 }
+
+/// So many are looked for by one leave; readers that come in together may be more.
+const MOST_NEXT: usize = 16;
 
 impl Followed {
     /// Something may have been missed: the line has to be read again.
@@ -107,11 +117,11 @@ impl Followed {
         self.tickets.insert(kv.create_revision, Slim { key: kv.key.clone(), weight, capacity });
     }
 
-    /// The number of the last ticket that is inside.
-    fn frontier(&self) -> i64 {
+    /// The number of the last ticket that is inside; without `gone`, if that is one of them.
+    fn frontier(&self, gone: i64) -> i64 {
         let mut ahead = 0;
         let mut frontier = 0;
-        for (number, ticket) in &self.tickets {
+        for (number, ticket) in self.tickets.iter().filter(|(number, _)| **number != gone) {
             if !line::fits(ahead, ticket.weight, ticket.capacity) {
                 break;
             }
@@ -132,12 +142,14 @@ impl Followed {
 
     /// How the ticket with this number stands.
     pub(super) fn turn(&self, number: i64) -> Turn {
-        if !self.read || self.revision < number {
+        if self.inside.contains(&number) {
+            Turn::Inside
+        } else if !self.read || self.revision < number {
             Turn::Unknown
         } else if !self.tickets.contains_key(&number) {
             Turn::Gone
-        } else if number <= self.frontier() {
-            Turn::Maybe
+        } else if number <= self.frontier(0) {
+            if self.soon.contains(&number) { Turn::NotYet } else { Turn::Maybe }
         } else {
             Turn::NotYet
         }
@@ -157,9 +169,59 @@ impl Followed {
         }
     }
 
+    /// Somebody waits for this ticket here.
+    pub(super) fn wait(&mut self, number: i64) {
+        self.waiting.insert(number);
+    }
+
     /// Nobody waits for this ticket here any more.
-    pub(super) fn forget(&mut self, id: TicketId) {
+    pub(super) fn forget(&mut self, id: TicketId, number: i64) {
         self.wakers.remove(&id);
+        self.waiting.remove(&number);
+        self.inside.remove(&number);
+    }
+
+    /// Whoever waits here and comes in when the ticket with this number leaves: key and number. They ask nothing themselves
+    /// until [`handed`](Followed::handed) or [`give_up`](Followed::give_up) tells them.
+    pub(super) fn next_after(&mut self, leaving: i64) -> Vec<(Bytes, i64)> {
+        if !self.read || self.waiting.is_empty() || !self.tickets.contains_key(&leaving) {
+            return Vec::new();
+        }
+        // What is known up to a ticket's own revision has everybody ahead of it.
+        let (now, then) = (self.frontier(0), self.frontier(leaving).min(self.revision));
+        let coming = self.tickets.range(now + 1..).take_while(|(number, _)| **number <= then);
+        let ours = coming.filter(|(number, _)| self.waiting.contains(number) && !self.soon.contains(number));
+        let next: Vec<(Bytes, i64)> =
+            ours.take(MOST_NEXT).map(|(number, ticket)| (ticket.key.clone(), *number)).collect();
+        self.soon.extend(next.iter().map(|(_, number)| *number));
+        next
+    }
+
+    /// The leave that looked for `next` has ended. With `left`, it took that one out, and saw those of `next` that are said to
+    /// be there.
+    pub(super) fn handed(&mut self, left: Option<i64>, next: impl Iterator<Item = (i64, bool)>) {
+        if let Some(ticket) = left.and_then(|left| self.tickets.remove(&left)) {
+            self.made.remove(&ticket.key);
+        }
+        for (number, there) in next {
+            self.soon.remove(&number);
+            if there && self.waiting.contains(&number) {
+                self.inside.insert(number);
+            }
+        }
+        self.wake();
+    }
+
+    /// Whether the watch has told of the end of a leave before whoever sent it did.
+    pub(super) fn is_ahead(&self) -> bool {
+        let frontier = if self.soon.is_empty() { 0 } else { self.frontier(0) };
+        self.soon.iter().any(|number| *number <= frontier)
+    }
+
+    /// Whoever sent the leave does not say how it ended: those that it looks for ask themselves.
+    pub(super) fn give_up(&mut self) {
+        self.soon.clear();
+        self.wake();
     }
 
     /// Wakes whoever has something to ask.
@@ -167,10 +229,12 @@ impl Followed {
         if self.wakers.is_empty() {
             return;
         }
-        let frontier = self.frontier();
-        let Followed { wakers, tickets, revision, .. } = self;
+        let frontier = self.frontier(0);
+        let Followed { wakers, tickets, revision, soon, inside, .. } = self;
         wakers.retain(|_, (number, waker)| {
-            let waits = *number > *revision || (*number > frontier && tickets.contains_key(number));
+            let turn = *number <= frontier && !soon.contains(number);
+            let known = *number <= *revision && (turn || !tickets.contains_key(number));
+            let waits = !known && !inside.contains(number);
             if !waits {
                 waker.wake_by_ref();
             }
@@ -265,6 +329,59 @@ mod tests {
     }
 
     #[test]
+    fn a_leave_looks_for_the_next_one_that_waits_here() {
+        let mut line = Followed::default();
+        line.read("a", &[kv(2, 5), kv(3, 6), kv(4, 7), kv(5, 8)], 8);
+        assert_eq!(line.next_after(5), [], "nobody waits here");
+        line.wait(7);
+        assert_eq!(line.next_after(5), [], "another client's comes first");
+        line.wait(6);
+        assert_eq!(line.next_after(4), [], "there is no such ticket");
+        assert_eq!(line.next_after(6), [], "it leaves before its turn: nobody comes in");
+        assert_eq!(line.next_after(5), [("a/3".into(), 6)]);
+        // The watch is faster: whoever waits still asks nothing.
+        assert!(!line.is_ahead());
+        line.told("a", vec![delete(2, 9)]);
+        assert!(line.is_ahead());
+        assert_eq!(turns(&line, &[6, 7]), [Turn::NotYet, Turn::NotYet]);
+        line.handed(Some(5), [(6, true)].into_iter());
+        assert_eq!(turns(&line, &[6, 7]), [Turn::Inside, Turn::NotYet]);
+        assert!(!line.is_ahead());
+        // The leave is faster: what the watch tells then is nothing new.
+        assert_eq!(line.next_after(6), [("a/4".into(), 7)]);
+        line.handed(Some(6), [(7, true)].into_iter());
+        assert_eq!(turns(&line, &[7, 8]), [Turn::Inside, Turn::NotYet]);
+        line.told("a", vec![delete(3, 10)]);
+        assert_eq!(turns(&line, &[7, 8]), [Turn::Inside, Turn::NotYet]);
+        line.forget(TicketId::new(), 7);
+        assert_eq!(line.turn(7), Turn::Maybe, "nobody waits for it any more: it asks as anybody else");
+    }
+
+    #[test]
+    fn a_leave_that_failed_lets_the_next_one_ask() {
+        let mut line = Followed::default();
+        line.read("a", &[kv(2, 5), kv(3, 6), kv(4, 7)], 7);
+        line.wait(6);
+        assert_eq!(line.next_after(5).len(), 1);
+        line.told("a", vec![delete(2, 8)]);
+        line.handed(None, [(6, false)].into_iter());
+        assert_eq!(line.turn(6), Turn::Maybe);
+        // Nobody says how it ended.
+        line.wait(7);
+        assert_eq!(line.next_after(6).len(), 1);
+        line.told("a", vec![delete(3, 9)]);
+        assert_eq!(line.turn(7), Turn::NotYet);
+        line.give_up();
+        assert_eq!(line.turn(7), Turn::Maybe);
+        // It was seen gone, and the watch does not know it yet.
+        line.told("a", vec![put(5, 10)]);
+        line.wait(10);
+        assert_eq!(line.next_after(7).len(), 1);
+        line.handed(Some(7), [(10, false)].into_iter());
+        assert_eq!(line.turn(10), Turn::Maybe, "it asks, and is told");
+    }
+
+    #[test]
     fn only_whoever_has_something_to_ask_is_woken() {
         let mut line = Followed::default();
         let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
@@ -283,7 +400,7 @@ mod tests {
         assert_eq!(woken, [1, 0, 1], "the first came in, the last is gone");
         assert_eq!(poll(&mut line, 0), Poll::Ready(Turn::Maybe));
         assert_eq!(poll(&mut line, 2), Poll::Ready(Turn::Gone));
-        line.forget(ids[1]);
+        line.forget(ids[1], numbers[1]);
         line.told("a", vec![delete(3, 12)]);
         assert_eq!(counts[1].0.load(Ordering::SeqCst), 0);
     }

@@ -32,6 +32,8 @@ use tonic::Status;
 const LINGER: Duration = Duration::from_secs(1);
 /// A line with waiters is read again after so long, whatever the watch says.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How long whoever sent a leave may take to say how it ended, once the watch has told of it.
+const HAND_OVER_WITHIN: Duration = Duration::from_millis(50);
 /// How long the server may take to open the stream.
 const OPEN_WITHIN: Duration = Duration::from_secs(3);
 
@@ -82,6 +84,8 @@ struct State {
     failed: Option<Error>,
     opening: Vec<Waker>,
     line: Followed,
+    /// Since when the watch is ahead of a leave that looks for the next one.
+    ahead_since: Option<Moment>,
     read_at: Moment,
     /// Counts the gaps: a reading from before one does not count after it.
     gaps: u64,
@@ -142,8 +146,12 @@ impl Joined {
         self.entry.lock().line.turn(number)
     }
 
-    pub(super) fn forget(&self, id: TicketId) {
-        self.entry.lock().line.forget(id);
+    pub(super) fn wait(&self, number: i64) {
+        self.entry.lock().line.wait(number);
+    }
+
+    pub(super) fn forget(&self, id: TicketId, number: i64) {
+        self.entry.lock().line.forget(id, number);
     }
 
     /// The server says otherwise than the watch: the line is read again before anybody is asked to look again.
@@ -165,6 +173,25 @@ impl Drop for Joined {
             drop(state);
             self.hub.bell.notify_one();
         }
+    }
+}
+
+/// A leave that also looks for those who come in by it and wait here.
+pub(super) struct HandOver {
+    entry: Arc<Entry>,
+    leaving: i64,
+    pub(super) next: Vec<(Bytes, i64)>,
+    /// It took the one out, and saw these, or did not.
+    pub(super) seen: Option<Vec<bool>>,
+}
+
+impl Drop for HandOver {
+    fn drop(&mut self) {
+        let left = self.seen.is_some().then_some(self.leaving);
+        let mut seen = self.seen.take().unwrap_or_default().into_iter();
+        let mut state = self.entry.lock();
+        state.line.handed(left, self.next.iter().map(|(_, number)| (*number, seen.next().unwrap_or(false))));
+        state.ahead_since = state.ahead_since.filter(|_| state.line.is_ahead());
     }
 }
 
@@ -198,16 +225,32 @@ impl Hub {
         let mut state = entry.lock();
         state.joined += 1;
         state.idle_since = None;
+        let open = state.open;
         drop(state);
         drop(entries);
-        self.bell.notify_one();
+        // Nothing is to be done for a watch that is open: no need to call the library thread.
+        if !open {
+            self.bell.notify_one();
+        }
         Joined { hub: self.clone(), entry }
+    }
+
+    /// Where a line is followed.
+    fn line(&self, name: &Name) -> Option<Arc<Entry>> {
+        let of_it = |entry: &&Arc<Entry>| matches!(&entry.what, What::Line(line) if line.key() == name.key());
+        self.entries().iter().find(of_it).cloned()
+    }
+
+    /// Where a line is followed: who comes in when this ticket leaves and waits here. They rely on the leave to look for them.
+    pub(super) fn hand_over(&self, name: &Name, leaving: i64) -> Option<HandOver> {
+        let entry = self.line(name)?;
+        let next = entry.lock().line.next_after(leaving);
+        (!next.is_empty()).then_some(HandOver { entry, leaving, next, seen: None })
     }
 
     /// Where a line is followed: a ticket that keeps one out that came now.
     pub(super) fn blocker(&self, name: &Name, weight: u32, capacity: u32) -> Option<(Bytes, i64)> {
-        let of_it = |entry: &&Arc<Entry>| matches!(&entry.what, What::Line(line) if line.key() == name.key());
-        let entry = self.entries().iter().find(of_it).cloned()?;
+        let entry = self.line(name)?;
         let state = entry.lock();
         state.line.blocker(weight, capacity).filter(|_| state.open && state.joined > 0)
     }
@@ -217,7 +260,15 @@ impl Hub {
         let now = self.clock.now();
         let (mut forgotten, mut next) = (Vec::new(), Moment::FAR);
         self.entries().retain(|entry| {
-            let state = entry.lock();
+            let mut state = entry.lock();
+            if let Some(until) = state.ahead_since.map(|since| since.after(HAND_OVER_WITHIN)) {
+                if until <= now {
+                    state.ahead_since = None;
+                    state.line.give_up();
+                } else {
+                    next = next.min(until);
+                }
+            }
             if let Some(since) = state.idle_since {
                 let until = if state.failed.is_some() { since } else { since.after(LINGER) };
                 if until <= now {
@@ -377,7 +428,11 @@ impl Shared {
         match &entry.what {
             What::Line(name) => {
                 self.doubt_deleted(&events);
-                entry.lock().line.told(name.key(), events);
+                let mut state = entry.lock();
+                state.line.told(name.key(), events);
+                if state.ahead_since.is_none() && state.line.is_ahead() {
+                    state.ahead_since = Some(self.clock.now());
+                }
             }
             What::Hints(_) => events.iter().filter_map(name_of).for_each(|name| self.hints.tell(&name)),
             What::Marker(session) => {

@@ -2,7 +2,7 @@
 
 use super::attend::Facts;
 use super::lines::{Node, Phase, Reading, phase};
-use super::live::Live;
+use super::live::{Live, in_turn};
 use super::node::{self, Seats};
 use super::{Enter, Entered, Error, ErrorKind, Moment, Place, Record, Result, Seen, Shared, Standing, Waited};
 use crate::error::Effect;
@@ -57,8 +57,8 @@ impl Shared {
         for _ in 0..TRIES {
             let (asked, sent) = (self.lines.ask(), self.clock.now());
             let create = live.client.create(&prefix, &data, &options);
-            let list = OptionFuture::from((!blind).then(|| live.client.list_children(&line)));
-            let (created, listed) = join(create, list).await;
+            let list = (!blind).then(|| live.client.list_children(&line));
+            let (created, listed) = in_turn(create, list).await;
             live.wrote(sent, &created);
             let (stat, sequence) = match created {
                 Ok(created) => created,

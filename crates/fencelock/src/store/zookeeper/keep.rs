@@ -1,10 +1,10 @@
 //! Renewing and leaving.
 
 use super::lines::{Phase, Reading};
-use super::live::Live;
+use super::live::{Live, in_turn};
 use super::node::{self, Seats};
 use super::{Error, ErrorKind, Place, Presence, Renew, Renewed, Result, Shared};
-use futures_util::future::{OptionFuture, join, join_all};
+use futures_util::future::{join, join_all};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,8 +206,8 @@ impl Shared {
                 let sent = self.clock.now();
                 let delete = live.client.delete(&path, None);
                 let asked = self.lines.ask();
-                let list = OptionFuture::from(awaited.then(|| live.client.list_children(&line)));
-                let (deleted, listed) = join(delete, list).await;
+                let list = awaited.then(|| live.client.list_children(&line));
+                let (deleted, listed) = in_turn(delete, list).await;
                 live.wrote(sent, &deleted);
                 let presence = match deleted {
                     Ok(()) => Presence::There,

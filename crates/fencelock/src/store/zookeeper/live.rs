@@ -28,6 +28,19 @@ const IDLE: u32 = 10;
 /// What was sent this long ago has had its effect, or will have none.
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// Both answers. The questions were sent when these futures were made, and are answered in that order on one connection: whoever
+/// waits for the second one first is woken once instead of twice.
+pub(super) async fn in_turn<A, B>(
+    first: impl Future<Output = A>,
+    second: Option<impl Future<Output = B>>,
+) -> (A, Option<B>) {
+    let second = match second {
+        Some(second) => Some(second.await),
+        None => None,
+    };
+    (first.await, second)
+}
+
 /// A session.
 pub(super) struct Live {
     pub(super) client: Client,

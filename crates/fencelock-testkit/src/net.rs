@@ -1,0 +1,78 @@
+//! A network namespace of its own, for one server of several: its link to the others can be taken down while its clients still
+//! reach it. Needs root and the program `ip`.
+
+use std::process::{Command, Stdio};
+
+/// A namespace with two links to here: one for the servers, one for clients. It goes when it is dropped.
+pub struct Net {
+    name: String,
+    subnet: String,
+}
+
+/// What to say where there can be none.
+pub const NO_NET: &str = "not run: no network namespace can be made here (that needs root and ip)";
+
+fn ip(line: &str) -> bool {
+    let run = Command::new("ip").args(line.split(' ')).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    run.is_ok_and(|status| status.success())
+}
+
+impl Net {
+    /// A new one, if that can be.
+    #[must_use]
+    pub fn make() -> Option<Net> {
+        let id = std::process::id();
+        // Of a part of the private addresses that hardly anybody uses.
+        let net = Net { name: format!("fencelock{id}"), subnet: format!("10.213.{}", id % 250) };
+        let Net { name, subnet } = &net;
+        let mut made = ip(&format!("netns add {name}")) && ip(&format!("-n {name} link set lo up"));
+        for (link, here, there) in [("q", 1, 2), ("c", 5, 6)] {
+            made = made
+                && ip(&format!("link add {link}{id} type veth peer name {link} netns {name}"))
+                && ip(&format!("addr add {subnet}.{here}/30 dev {link}{id}"))
+                && ip(&format!("link set {link}{id} up"))
+                && ip(&format!("-n {name} addr add {subnet}.{there}/30 dev {link}"))
+                && ip(&format!("-n {name} link set {link} up"));
+        }
+        made.then_some(net)
+    }
+
+    /// Where servers outside of it are found by the one inside.
+    #[must_use]
+    pub fn near(&self) -> String {
+        format!("{}.1", self.subnet)
+    }
+
+    /// Where the server inside is found by the others.
+    #[must_use]
+    pub fn far(&self) -> String {
+        format!("{}.2", self.subnet)
+    }
+
+    /// Where the server inside is found by clients.
+    #[must_use]
+    pub fn for_clients(&self) -> String {
+        format!("{}.6", self.subnet)
+    }
+
+    /// What comes before a command that is to run inside.
+    #[must_use]
+    pub fn inside(&self) -> Vec<String> {
+        ["ip", "netns", "exec", &self.name].map(String::from).into()
+    }
+
+    /// Takes the link between the servers down, or up again. On its far side: here its address stays.
+    ///
+    /// # Panics
+    /// It cannot be set.
+    pub fn link(&self, state: &str) {
+        assert!(ip(&format!("-n {} link set q {state}", self.name)), "the link could not be set {state}");
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // The links go with it.
+        ip(&format!("netns del {}", self.name));
+    }
+}

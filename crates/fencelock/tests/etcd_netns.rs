@@ -1,0 +1,120 @@
+//! A follower in a network namespace of its own, whose link to the others is taken down while its clients still reach it: whoever
+//! holds a lock by it alone counts itself lost before another is let in, and whoever knows the other servers too goes on with
+//! them. Where namespaces cannot be made (they need root and `ip`), this program says so and runs nothing.
+
+#[path = "etcd_store/server.rs"]
+#[allow(dead_code, reason = "shared with the tests of the store")]
+mod server;
+
+use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
+use fencelock_testkit::{NO_NET, Net};
+use libtest_mimic::{Arguments, Trial};
+use server::{Cluster, Seat};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Nothing here takes this long, however busy the machine is.
+const LONG: Duration = Duration::from_secs(60);
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let Some(net) = Net::make() else {
+        println!("{NO_NET}");
+        return;
+    };
+    let net = Arc::new(net);
+    let trial = Trial::test("a_client_of_a_follower_that_is_cut_off_is_lost_in_time", {
+        let net = net.clone();
+        move || {
+            fencelock_testkit::with_a_runtime(cut_off(&net));
+            Ok(())
+        }
+    });
+    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
+    // An exit drops nothing.
+    drop(net);
+    conclusion.exit();
+}
+
+/// A cluster whose first server is in the namespace, and does not lead.
+fn cluster(net: &Net) -> Cluster {
+    for _ in 0..20 {
+        let near = || Seat { peer: net.near(), client: "127.0.0.1".into(), through: Vec::new() };
+        let far = Seat { peer: net.far(), client: net.for_clients(), through: net.inside() };
+        let cluster = Cluster::seated(&[far, near(), near()], &[]);
+        if let Some(cluster) = cluster.filter(|cluster| cluster.leader() != 0) {
+            return cluster;
+        }
+    }
+    panic!("no such cluster could be started");
+}
+
+/// Somebody who waits for a lock, and when it came.
+fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<(MutexGuard, Instant)> {
+    let mutex = locks.mutex(name);
+    tokio::spawn(async move {
+        loop {
+            match mutex.lock().await {
+                Ok(guard) => return (guard, Instant::now()),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+        }
+    })
+}
+
+async fn cut_off(net: &Net) {
+    let cluster = cluster(net);
+    let soak = std::env::var_os("FENCELOCK_SOAK").is_some_and(|soak| soak == "1");
+    for round in 0..if soak { 10 } else { 1 } {
+        let there = Locks::connect(&format!("etcd://{}", cluster.members[0].address())).await.expect("connect");
+        let all = Locks::connect(&cluster.url()).await.expect("connect");
+        let here = Locks::connect(&format!("etcd://{}", cluster.members[1].address())).await.expect("connect");
+        let options = |secs| Options::new().lease(Duration::from_secs(secs));
+        let alone = there.mutex("alone").lock_with(options(2)).await.expect("free");
+        let among = all.mutex("among").lock_with(options(12)).await.expect("free");
+        let (next, behind) = (waiter(&here, "alone"), waiter(&here, "among"));
+        for name in ["alone", "among"] {
+            fencelock_testkit::until_waiting(&here, name, 1).await;
+        }
+        // At another point between two signs of life each time.
+        tokio::time::sleep(Duration::from_millis(70) * (round % 10)).await;
+        net.link("down");
+        let cut = Instant::now();
+        while alone.state() != State::Lost {
+            assert!(cut.elapsed() < LONG, "it is never lost");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let lost = Instant::now();
+        let next = tokio::time::timeout(LONG, next).await.expect("the others let the next one in");
+        let (next, granted) = next.expect("no panic");
+        assert!(lost <= granted, "two at a time, for {:?}", lost - granted);
+        assert!(next.token() > alone.token());
+        next.release().await.expect("release");
+        // After half of its lease it is safe only if a renewal has got through since the cut.
+        let renewed = || cut.elapsed() > Duration::from_millis(6500) && among.state() == State::Safe;
+        while !renewed() && among.state() != State::Lost {
+            assert!(!behind.is_finished(), "two at a time");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let kept = among.state() != State::Lost;
+        println!(
+            "counted: cut off: by it alone lost after {:?}, the next in after {:?}; with the other servers {}",
+            lost - cut,
+            granted - cut,
+            if kept { "kept" } else { "lost" }
+        );
+        let token = among.token();
+        if kept {
+            among.release().await.expect("release");
+        }
+        let behind = tokio::time::timeout(LONG, behind).await.expect("its turn").expect("no panic").0;
+        assert!(behind.token() > token);
+        behind.release().await.expect("release");
+        net.link("up");
+        let limit = Instant::now() + LONG;
+        while !cluster.members[0].is_healthy() {
+            assert!(Instant::now() < limit, "it does not come back");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
