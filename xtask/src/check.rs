@@ -53,6 +53,7 @@ fn checks() -> Vec<(String, Command)> {
     let mut checks = vec![
         ("lock file".to_string(), cargo("tree --locked --quiet --workspace --depth 0")),
         ("format".to_string(), cargo("fmt --all --check")),
+        ("format: sqlx".to_string(), cargo("fmt --manifest-path examples/sqlx/Cargo.toml --check")),
         ("clippy".to_string(), cargo("clippy --workspace --all-features --all-targets -- -D warnings")),
         ("docs".to_string(), docs),
     ];

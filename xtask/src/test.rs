@@ -49,6 +49,8 @@ struct Step {
     command: Command,
     /// How its suites are called, if not as they call themselves.
     rename: Option<fn(&str) -> String>,
+    /// What it needs first, and may go without: if this fails, the step is not run, and the table says so.
+    first: Option<Command>,
 }
 
 /// Runs everything. `Ok(true)` if all that is required ran and passed.
@@ -59,6 +61,12 @@ pub(crate) fn test(install: bool, strict: bool, filter: Option<&str>) -> Result<
         let Some(mut step) = step.map_err(|row| rows.push(row)).ok() else { continue };
         say(&format!("\n== {} ==", step.name));
         let started = Instant::now();
+        if let Some(first) = &mut step.first
+            && let Some(why) = run::shown_lines(first, Some(LIMIT))?.complaint()
+        {
+            rows.push(Row::not_run(step.name, false, format!("{}: {why}", run::shown(first))));
+            continue;
+        }
         let mut report = Report::default();
         say(&format!("$ {}", run::shown(&step.command)));
         let end = run::lines(&mut step.command, Some(LIMIT), |line| {
@@ -99,9 +107,13 @@ fn steps(filter: Option<&str>) -> Vec<std::result::Result<Step, Row>> {
         cargo
     };
     let mut steps = vec![
-        Ok(Step { name: "tests", command: whole("--all-targets"), rename: None }),
-        Ok(Step { name: "doc tests", command: whole("--doc"), rename: None }),
+        Ok(Step { name: "tests", command: whole("--all-targets"), rename: None, first: None }),
+        Ok(Step { name: "doc tests", command: whole("--doc"), rename: None, first: None }),
     ];
+    steps.push(match filter {
+        Some(filter) if !filter.contains("sqlx") => Err(Row::not_run(SQLX, false, "left out by the filter")),
+        _ => Ok(sqlx()),
+    });
     // Its own flags would rebuild everything in the common folder, so it has one of its own.
     let mut cargo = run::cargo();
     cargo.env("RUSTFLAGS", with_cfg("fencelock_shuttle"));
@@ -112,9 +124,23 @@ fn steps(filter: Option<&str>) -> Vec<std::result::Result<Step, Row>> {
         Some(filter) if !filter.contains("shuttle") => {
             Err(Row::not_run("interleavings: shuttle", false, "left out by the filter"))
         }
-        _ => Ok(Step { name: "interleavings", command: cargo, rename: Some(rename) }),
+        _ => Ok(Step { name: "interleavings", command: cargo, rename: Some(rename), first: None }),
     });
     steps
+}
+
+const SQLX: &str = "example: sqlx";
+
+/// The example with a driver that is not ours: a workspace of its own, whose crates may be out of reach.
+fn sqlx() -> Step {
+    let cargo = |word: &str| {
+        let mut cargo = run::cargo();
+        cargo.args([word, "--locked", "--manifest-path", "examples/sqlx/Cargo.toml"]);
+        cargo
+    };
+    let mut command = cargo("test");
+    command.args(["--target-dir", "target/sqlx", "--test", "shop"]);
+    Step { name: SQLX, command, rename: Some(|_| SQLX.to_string()), first: Some(cargo("fetch")) }
 }
 
 /// The caller's flags for rustc, with one more `--cfg`.

@@ -26,6 +26,9 @@
 //! Each call is one round trip and one transaction. Its text is prepared once for each connection, which is one more; not
 //! where LISTEN is swallowed, or off, or elsewhere, since a pooler may be there that does not keep what was prepared.
 //!
+//! A disk that is full is `Unavailable`. Where the tables have no room, nothing was done, and what is held can mostly be renewed.
+//! Where the log has none, PostgreSQL ends: whether the last call was done is unknown, and guards are lost at their deadlines.
+//!
 //! Each runtime that calls has one connection, the library thread another one, the listener a third. Of several hosts in the
 //! URL the one that can be written to is used. What survives a failover is what the standby had: with asynchronous replication
 //! the last grants may be lost, and their tokens given again; with `synchronous_standby_names` set they are not.
@@ -146,6 +149,7 @@ impl PostgresStore {
         let sql = concat!(
             include_str!("postgres/tables.sql"),
             include_str!("postgres/verbs.sql"),
+            include_str!("postgres/one.sql"),
             include_str!("postgres/registers.sql"),
             include_str!("postgres/session.sql"),
             include_str!("postgres/version.sql")

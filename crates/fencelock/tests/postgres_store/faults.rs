@@ -4,7 +4,7 @@ use crate::server::Server;
 use crate::{open, soon, ticket, try_open};
 use fencelock::line::WHOLE;
 use fencelock::store::postgres::PostgresStore;
-use fencelock::store::{Entered, Store};
+use fencelock::store::{Entered, Presence, Store};
 use fencelock::{Effect, ErrorKind, Locks, State};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -75,6 +75,35 @@ async fn a_line_that_somebody_keeps_locked_ends_in_an_error_without_effect() {
     transaction.rollback().await.unwrap();
     let name = ticket("stuck", 1, WHOLE, true).place.name;
     assert_eq!(soon("a look", store.inspect(&name)).await.unwrap().inside.len(), 1);
+}
+
+/// Statements are prepared once for each connection. What does not fit any more is sent anew, and the caller sees nothing of it.
+#[tokio::test]
+async fn functions_that_are_made_anew_do_no_harm() {
+    let server = Server::shared();
+    let schema = Server::schema();
+    let store = open(&server, &schema, &[]).await;
+    let enter = async || {
+        let one = ticket("x", WHOLE, WHOLE, true);
+        let answer = store.enter(std::slice::from_ref(&one)).await.unwrap();
+        assert!(matches!(answer[..], [Entered::Admitted { .. }]), "{answer:?}");
+        one.place
+    };
+    let place = enter().await;
+    assert_eq!(store.leave(&[place]).await.unwrap(), [Presence::There]);
+    let sql = server.sql().await;
+    // With one more column, as a later version might have it.
+    sql.batch_execute(&format!(
+        "ALTER FUNCTION {schema}.leave RENAME TO leave_before; \
+         CREATE FUNCTION {schema}.leave(me text, names text[], ids bytea[]) RETURNS TABLE (there boolean, more integer, news text) \
+         LANGUAGE sql AS $$ SELECT l.there, 1, l.news FROM {schema}.leave_before(me, names, ids) l $$"
+    ))
+    .await
+    .unwrap();
+    for _ in 0..2 {
+        let place = enter().await;
+        assert_eq!(store.leave(&[place]).await.unwrap(), [Presence::There]);
+    }
 }
 
 #[tokio::test]

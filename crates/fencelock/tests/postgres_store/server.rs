@@ -33,7 +33,11 @@ impl Server {
 
     /// A server of one's own.
     pub(crate) fn start(options: &[&str]) -> Server {
-        let folder = tempfile::tempdir().expect("a folder for the server");
+        Server::start_in(tempfile::tempdir().expect("a folder for the server"), &[], options)
+    }
+
+    /// The same in a folder of one's own, made in a way of one's own.
+    pub(crate) fn start_in(folder: TempDir, making: &[&str], options: &[&str]) -> Server {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
         give_away(folder.path());
         let data = folder.path().join("data");
@@ -41,6 +45,7 @@ impl Server {
             .arg("-D")
             .arg(&data)
             .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"])
+            .args(making)
             .stdout(Stdio::null())
             .status()
             .expect("initdb can be run");

@@ -110,7 +110,7 @@ async fn a_role_needs_no_more_than_the_printed_rights() {
     transaction.commit().await.unwrap();
 }
 
-/// With `FENCELOCK_SOAK=1` ten times as many, and then a million that others have left behind.
+/// With `FENCELOCK_SOAK=1` a million, and then a million that others have left behind.
 #[tokio::test]
 async fn names_used_once_leave_nothing_and_numbers_go_on() {
     let server = Server::shared();
@@ -119,7 +119,7 @@ async fn names_used_once_leave_nothing_and_numbers_go_on() {
     let sql = server.sql().await;
     let lines = format!("SELECT count(*) FROM {schema}.line");
     let (mut highest, mut most) = (0, 0);
-    for round in 0..if soaking() { 500 } else { 50 } {
+    for round in 0..if soaking() { 5000 } else { 50 } {
         let batch: Vec<_> = (0..200).map(|i| ticket(&format!("once/{round}/{i}"), WHOLE, WHOLE, true)).collect();
         for answer in store.enter(&batch).await.unwrap() {
             let Entered::Admitted { token, .. } = answer else { panic!("{answer:?}") };

@@ -1,7 +1,7 @@
 //! What PostgreSQL's errors mean to us: what to do about it, and whether the call may have had an effect.
 
 use crate::error::{Error, ErrorKind};
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Whether the same call may simply be sent again: it was rolled back for the sake of another one.
 pub(super) fn is_transient(error: &tokio_postgres::Error) -> bool {
@@ -46,6 +46,10 @@ pub(super) fn of_connecting(error: tokio_postgres::Error, address: &str) -> Erro
 /// A call that failed after it was sent.
 pub(super) fn of_call(error: tokio_postgres::Error, address: &str) -> Error {
     match error.as_db_error() {
+        // A server that ends with these words, its log without room perhaps, may have committed a moment before.
+        Some(db) if matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) => {
+            of_server(db, address).effect_unknown()
+        }
         Some(db) => of_server(db, address),
         None if error.is_closed() => Error::unknown(format!("{address} closed the connection")),
         None => Error::unknown(format!("no answer from {address}")).caused_by(error),

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::session::{Ask, Driver, Left, Session, Taken};
 use crate::store::sql::{duration, text};
-use crate::store::{Listed, Note, Place, Scope, Seen};
+use crate::store::{Enter, Listed, Note, Place, Scope, Seen};
 use futures_util::future::{Either, select};
 use sha2::{Digest, Sha256};
 use std::pin::pin;
@@ -92,6 +92,29 @@ impl Postgres {
                 Err(late)
             }
         }
+    }
+
+    /// Tries for one exclusive lock; `None` if that needs more words. One round trip.
+    async fn take_one(&mut self, marker: i64, enter: &Enter) -> Result<Option<Taken>> {
+        let Enter { place, note, .. } = enter;
+        let params: client::Params<'_> = &[
+            (&marker, Type::INT8),
+            (&place.name.key(), Type::TEXT),
+            (&place.name.long().map(text), Type::TEXT),
+            (&&place.id.as_bytes()[..], Type::BYTEA),
+            (&key(&self.settings.schema, &place.name), Type::INT8),
+            (&&enter.owner.as_bytes()[..], Type::BYTEA),
+            (&text(&note.host), Type::TEXT),
+            (&i64::from(note.pid), Type::INT8),
+            (&text(&note.identity), Type::TEXT),
+            (&note.reason.as_deref().map(text), Type::TEXT),
+            (&note.value.as_deref().map(text), Type::TEXT),
+        ];
+        let rows = self.call(include_str!("session_take.sql"), params).await?;
+        let backend = rows.first().map(|row| get(row, "backend")).transpose()?;
+        self.same(backend)?;
+        let token = rows.first().map(|row| get::<Option<i64>>(row, "token")).transpose()?.flatten();
+        Ok(token.map(|token| Taken::Got(number(token))))
     }
 
     fn same(&mut self, backend: Option<i32>) -> Result<()> {
@@ -186,6 +209,13 @@ impl Driver for Postgres {
         let marker = open.marker;
         let changed = (open.ttl != Some(ttl)).then(|| millis(ttl));
         open.ttl = Some(ttl);
+        if let ([one], None) = (asked, changed)
+            && one.attempt
+            && !one.shared()
+            && let Some(taken) = self.take_one(marker, one.enter).await?
+        {
+            return Ok(vec![taken]);
+        }
         let schema = self.settings.schema.clone();
         let each = || asked.iter().map(|ask| ask.enter);
         let names: Vec<&str> = each().map(|t| t.place.name.key()).collect();
@@ -235,6 +265,12 @@ impl Driver for Postgres {
 
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
         let schema = self.settings.schema.clone();
+        if let [Left { place, shared: false, inside: true }] = left {
+            let (key, id) = (key(&schema, &place.name), &place.id.as_bytes()[..]);
+            let params: client::Params<'_> = &[(&place.name.key(), Type::TEXT), (&id, Type::BYTEA), (&key, Type::INT8)];
+            let rows = self.call(include_str!("session_leave.sql"), params).await?;
+            return self.same(rows.first().map(|row| row.get(0)));
+        }
         let names: Vec<&str> = left.iter().map(|l| l.place.name.key()).collect();
         let ids: Vec<&[u8]> = left.iter().map(|l| &l.place.id.as_bytes()[..]).collect();
         let keys: Vec<i64> = left.iter().map(|l| key(&schema, &l.place.name)).collect();

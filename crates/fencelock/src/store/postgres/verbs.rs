@@ -103,10 +103,39 @@ fn mode(mode: Mode) -> i32 {
     }
 }
 
-/// One round trip.
-pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entered>> {
-    let order = sorted(batch, |ticket| &ticket.place.name);
-    let each = || order.iter().map(|at| &batch[*at]);
+/// What an enter says of a ticket's owner.
+fn held(ticket: &Enter) -> String {
+    ticket.held.iter().map(Name::key).collect::<Vec<_>>().join(" ")
+}
+
+/// Sends the enter of one ticket.
+async fn send_one(client: &Client, ticket: &Enter) -> Result<Vec<Row>> {
+    let Enter { place, note, .. } = ticket;
+    let sql = "SELECT * FROM fencelock.enter_one($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)";
+    let params: super::client::Params<'_> = &[
+        (&client.me, Type::TEXT),
+        (&place.name.key(), Type::TEXT),
+        (&place.name.long().map(text), Type::TEXT),
+        (&&place.id.as_bytes()[..], Type::BYTEA),
+        (&mode(ticket.kind.mode()), Type::INT4),
+        (&ticket.weight.cast_signed(), Type::INT4),
+        (&ticket.capacity.cast_signed(), Type::INT4),
+        (&micros(ticket.lease), Type::INT8),
+        (&ticket.queue, Type::BOOL),
+        (&&ticket.owner.as_bytes()[..], Type::BYTEA),
+        (&held(ticket), Type::TEXT),
+        (&text(&note.host), Type::TEXT),
+        (&i64::from(note.pid), Type::INT8),
+        (&text(&note.identity), Type::TEXT),
+        (&note.reason.as_deref().map(text), Type::TEXT),
+        (&note.value.as_deref().map(text), Type::TEXT),
+    ];
+    client.call_entering(&[place.id], sql, params).await
+}
+
+/// Sends the enter of several, in the order in which their lines are locked.
+async fn send(client: &Client, tickets: &[&Enter]) -> Result<Vec<Row>> {
+    let each = || tickets.iter();
     let names: Vec<&str> = each().map(|t| t.place.name.key()).collect();
     let longs: Vec<Option<String>> = each().map(|t| t.place.name.long().map(text)).collect();
     let ids: Vec<&[u8]> = each().map(|t| &t.place.id.as_bytes()[..]).collect();
@@ -116,37 +145,43 @@ pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entere
     let leases: Vec<i64> = each().map(|t| micros(t.lease)).collect();
     let queues: Vec<bool> = each().map(|t| t.queue).collect();
     let owners: Vec<&[u8]> = each().map(|t| &t.owner.as_bytes()[..]).collect();
-    let helds: Vec<String> = each().map(|t| t.held.iter().map(Name::key).collect::<Vec<_>>().join(" ")).collect();
+    let helds: Vec<String> = each().map(|t| held(t)).collect();
     let hosts: Vec<String> = each().map(|t| text(&t.note.host)).collect();
     let pids: Vec<i64> = each().map(|t| i64::from(t.note.pid)).collect();
     let identities: Vec<String> = each().map(|t| text(&t.note.identity)).collect();
     let reasons: Vec<Option<String>> = each().map(|t| t.note.reason.as_deref().map(text)).collect();
     let values: Vec<Option<String>> = each().map(|t| t.note.value.as_deref().map(text)).collect();
-    let tickets: Vec<TicketId> = each().map(|t| t.place.id).collect();
-    let rows = client
-        .call_entering(
-            &tickets,
-            "SELECT * FROM fencelock.enter($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)",
-            &[
-                (&client.me, Type::TEXT),
-                (&names, Type::TEXT_ARRAY),
-                (&longs, Type::TEXT_ARRAY),
-                (&ids, Type::BYTEA_ARRAY),
-                (&modes, Type::INT4_ARRAY),
-                (&weights, Type::INT4_ARRAY),
-                (&capacities, Type::INT4_ARRAY),
-                (&leases, Type::INT8_ARRAY),
-                (&queues, Type::BOOL_ARRAY),
-                (&owners, Type::BYTEA_ARRAY),
-                (&helds, Type::TEXT_ARRAY),
-                (&hosts, Type::TEXT_ARRAY),
-                (&pids, Type::INT8_ARRAY),
-                (&identities, Type::TEXT_ARRAY),
-                (&reasons, Type::TEXT_ARRAY),
-                (&values, Type::TEXT_ARRAY),
-            ],
-        )
-        .await?;
+    let ids_sent: Vec<TicketId> = each().map(|t| t.place.id).collect();
+    let sql = "SELECT * FROM fencelock.enter($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)";
+    let params: super::client::Params<'_> = &[
+        (&client.me, Type::TEXT),
+        (&names, Type::TEXT_ARRAY),
+        (&longs, Type::TEXT_ARRAY),
+        (&ids, Type::BYTEA_ARRAY),
+        (&modes, Type::INT4_ARRAY),
+        (&weights, Type::INT4_ARRAY),
+        (&capacities, Type::INT4_ARRAY),
+        (&leases, Type::INT8_ARRAY),
+        (&queues, Type::BOOL_ARRAY),
+        (&owners, Type::BYTEA_ARRAY),
+        (&helds, Type::TEXT_ARRAY),
+        (&hosts, Type::TEXT_ARRAY),
+        (&pids, Type::INT8_ARRAY),
+        (&identities, Type::TEXT_ARRAY),
+        (&reasons, Type::TEXT_ARRAY),
+        (&values, Type::TEXT_ARRAY),
+    ];
+    client.call_entering(&ids_sent, sql, params).await
+}
+
+/// One round trip.
+pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entered>> {
+    let order = sorted(batch, |ticket| &ticket.place.name);
+    let each = || order.iter().map(|at| &batch[*at]);
+    let rows = match batch {
+        [one] => send_one(client, one).await?,
+        _ => send(client, &each().collect::<Vec<_>>()).await?,
+    };
     let mut entered = false;
     let answers = rows.iter().zip(each()).map(|(row, ticket)| {
         hear(client, row)?;
@@ -251,12 +286,19 @@ pub(super) async fn leave(client: &Client, batch: &[Place]) -> Result<Vec<Presen
 
 async fn leave_on(client: &Client, on: Option<&Arc<Connection>>, batch: &[Place]) -> Result<Vec<Presence>> {
     let order = sorted(batch, |place| &place.name);
-    let names: Vec<&str> = order.iter().map(|at| batch[*at].name.key()).collect();
-    let ids: Vec<&[u8]> = order.iter().map(|at| &batch[*at].id.as_bytes()[..]).collect();
-    let sql = "SELECT * FROM fencelock.leave($1, $2, $3)";
-    let params: super::client::Params<'_> =
-        &[(&client.me, Type::TEXT), (&names, Type::TEXT_ARRAY), (&ids, Type::BYTEA_ARRAY)];
-    let rows = client.call_on(on, &[], sql, params).await?;
+    let rows = if let [one] = batch {
+        let sql = "SELECT * FROM fencelock.leave_one($1, $2, $3)";
+        let params: super::client::Params<'_> =
+            &[(&client.me, Type::TEXT), (&one.name.key(), Type::TEXT), (&&one.id.as_bytes()[..], Type::BYTEA)];
+        client.call_on(on, &[], sql, params).await?
+    } else {
+        let names: Vec<&str> = order.iter().map(|at| batch[*at].name.key()).collect();
+        let ids: Vec<&[u8]> = order.iter().map(|at| &batch[*at].id.as_bytes()[..]).collect();
+        let sql = "SELECT * FROM fencelock.leave($1, $2, $3)";
+        let params: super::client::Params<'_> =
+            &[(&client.me, Type::TEXT), (&names, Type::TEXT_ARRAY), (&ids, Type::BYTEA_ARRAY)];
+        client.call_on(on, &[], sql, params).await?
+    };
     let answers = rows.iter().zip(&order).map(|(row, at)| {
         hear(client, row)?;
         let there = get::<bool>(row, "there")?;

@@ -187,21 +187,6 @@ DECLARE
   until timestamptz;
   comes_in boolean;
 BEGIN
-  -- The common case in two statements: one ticket for a line that is there and empty. The condition is judged on the locked row.
-  IF n = 1 AND current_setting('transaction_isolation') = 'read committed' THEN
-    UPDATE fencelock.line k SET last = k.last + 1, frontier = k.last + 1, inside = weights[1], total = weights[1],
-      touched = clock_timestamp(), earliest = clock_timestamp() + leases[1] * interval '1 microsecond'
-    WHERE k.name = names[1] AND k.total = 0 AND k.frontier > 0
-    RETURNING k.last, k.touched, k.earliest INTO token, now, until;
-    IF FOUND THEN
-      INSERT INTO fencelock.ticket VALUES (names[1], ids[1], token, weights[1], capacities[1], modes[1], me, now, now, until,
-        owners[1], helds[1], hosts[1], pids[1], identities[1], reasons[1], vals[1]);
-      PERFORM fencelock.changed(me, names[1], longs[1], now);
-      what := 0; lease := leases[1]; made := false; news := '';
-      RETURN NEXT;
-      RETURN;
-    END IF;
-  END IF;
   FOR i IN 1..n LOOP
     ls[i] := fencelock.take(names[i], longs[i], true);
   END LOOP;
@@ -280,7 +265,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- Takes tickets out of their lines. Where nobody waits, as is common, three statements: lock, delete, update.
+-- Takes tickets out of their lines.
 CREATE OR REPLACE FUNCTION fencelock.leave(me text, names text[], ids bytea[])
 RETURNS TABLE (there boolean, news text)
 LANGUAGE plpgsql AS $$
@@ -308,16 +293,9 @@ BEGIN
       RETURNING k.weight, k.admitted IS NOT NULL INTO w, was_inside;
       IF FOUND THEN
         there := true;
-        IF l.inside = l.total THEN
-          UPDATE fencelock.line k SET inside = k.inside - w, total = k.total - w, touched = now,
-            earliest = CASE WHEN k.total = w THEN 'infinity' ELSE k.earliest END
-          WHERE k.name = names[i];
-          PERFORM fencelock.changed(me, l.name, l.long, now);
-        ELSE
-          r := fencelock.removed(me, now, w, was_inside, l);
-          more := r.news;
-          news := news || more;
-        END IF;
+        r := fencelock.removed(me, now, w, was_inside, l);
+        more := r.news;
+        news := news || more;
       END IF;
     END IF;
     RETURN NEXT;

@@ -10,11 +10,11 @@ use crate::store::{
     Enter, Entered, Line, Listed, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, Waited, waiting_lease,
 };
 use futures_util::future::{Either, select};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// As many tickets as one client keeps. The server's memory for locks is small and shared with everybody.
 const MOST: usize = 2000;
@@ -34,6 +34,46 @@ struct Ticket {
     number: Option<u64>,
     entered: Moment,
     admitted: Option<Moment>,
+}
+
+/// An enter, and who asked for it.
+type Entering = (Enter, oneshot::Sender<Result<Entered>>);
+/// A leave, and who asked for it.
+type Leaving = (Vec<Place>, oneshot::Sender<Result<Vec<Presence>>>);
+
+/// An enter that the server is asked for.
+struct Asked {
+    enter: Enter,
+    answer: oneshot::Sender<Result<Entered>>,
+    attempt: bool,
+    ahead: Option<Seen>,
+}
+
+/// What can be said of an enter before the server is asked.
+enum Before {
+    Known(Entered),
+    Ask { attempt: bool, ahead: Option<Seen> },
+}
+
+/// Somebody is there: then one waits, or not.
+fn not_yet(enter: &Enter, ahead: Option<Seen>) -> Entered {
+    if enter.queue {
+        Entered::Queued { token: None, lease: waiting_lease(enter.lease), ahead }
+    } else {
+        Entered::Full { holder: ahead }
+    }
+}
+
+/// The jobs before the one that closes the store, and whether there is one.
+fn until_closed(jobs: impl Iterator<Item = Job>) -> (Vec<Job>, bool) {
+    let mut all = Vec::new();
+    for job in jobs {
+        if matches!(job, Job::Close) {
+            return (all, true);
+        }
+        all.push(job);
+    }
+    (all, false)
 }
 
 /// The connection's task.
@@ -82,7 +122,14 @@ impl<D: Driver> Actor<D> {
                 }
             };
             match next {
-                Some(Some(job)) => self.act(job).await,
+                Some(Some(job)) => {
+                    let more = std::iter::from_fn(|| jobs.try_recv().ok()).take(AT_ONCE - 1);
+                    let (all, closed) = until_closed(std::iter::once(job).chain(more));
+                    self.act_on_all(all).await;
+                    if closed {
+                        break;
+                    }
+                }
                 Some(None) => self.lose(),
                 None => self.tick().await,
             }
@@ -136,11 +183,54 @@ impl<D: Driver> Actor<D> {
         self.lines.values().flatten().map(|ticket| ticket.enter.lease).fold(besides, Duration::max)
     }
 
+    /// What was asked for at the same time, none of which can depend on another's answer: one call for all who leave, then one
+    /// for all who enter, then the rest. Only the leave of a ticket that comes after its enter, which was given up, stays behind.
+    async fn act_on_all(&mut self, jobs: Vec<Job>) {
+        let (mut enters, mut leaves, mut rest) = (VecDeque::new(), Vec::new(), Vec::new());
+        for job in jobs {
+            match job {
+                Job::Enter(enter, answer) => enters.push_back((*enter, answer)),
+                Job::Leave(batch, answer)
+                    if !enters.iter().any(|(enter, _): &Entering| batch.contains(&enter.place)) =>
+                {
+                    leaves.push((batch, answer));
+                }
+                other => rest.push(other),
+            }
+        }
+        self.leave_all(leaves).await;
+        while !enters.is_empty() {
+            // One of each line: the next one has to see what became of the one before.
+            let (mut now, mut later): (Vec<Entering>, VecDeque<Entering>) = (Vec::new(), VecDeque::new());
+            for one in enters {
+                let again = now.iter().any(|(enter, _)| enter.place.name == one.0.place.name);
+                if again { later.push_back(one) } else { now.push(one) }
+            }
+            self.enter_all(now).await;
+            enters = later;
+        }
+        for job in rest {
+            self.act(job).await;
+        }
+    }
+
+    async fn leave_all(&mut self, leaves: Vec<Leaving>) {
+        let all: Vec<Place> = leaves.iter().flat_map(|(batch, _)| batch.iter().cloned()).collect();
+        let mut found = self.leave(&all).await.map(Vec::into_iter);
+        for (batch, answer) in leaves {
+            let own = match &mut found {
+                Ok(found) => Ok(found.by_ref().take(batch.len()).collect()),
+                Err(error) => Err(error.again()),
+            };
+            drop(answer.send(own));
+        }
+    }
+
     async fn act(&mut self, job: Job) {
         // Whoever asked may have gone: then nobody hears the answer.
         match job {
-            Job::Enter(enter, answer) => drop(answer.send(self.enter(*enter).await)),
-            Job::Leave(batch, answer) => drop(answer.send(self.leave(&batch).await)),
+            Job::Enter(enter, answer) => self.enter_all(vec![(*enter, answer)]).await,
+            Job::Leave(batch, answer) => self.leave_all(vec![(batch, answer)]).await,
             Job::Renew(batch, answer) => drop(answer.send(self.renew(&batch).await)),
             Job::Look(place, answer) => {
                 self.stirred = self.clock.now();
@@ -173,74 +263,107 @@ impl<D: Driver> Actor<D> {
         }
     }
 
-    async fn enter(&mut self, enter: Enter) -> Result<Entered> {
-        let waiting = waiting_lease(enter.lease);
+    /// Enters tickets of different lines, in one call.
+    async fn enter_all(&mut self, enters: Vec<Entering>) {
+        let mut asked: Vec<Asked> = Vec::with_capacity(enters.len());
+        for (enter, answer) in enters {
+            match self.before(&enter, asked.len()).await {
+                Ok(Before::Known(entered)) => drop(answer.send(Ok(entered))),
+                Ok(Before::Ask { attempt, ahead }) => asked.push(Asked { enter, answer, attempt, ahead }),
+                Err(error) => drop(answer.send(Err(error))),
+            }
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let ttl = self.ttl(asked.iter().map(|one| one.enter.lease).max().unwrap_or_default());
+        let asks: Vec<Ask<'_>> =
+            asked.iter().map(|one| Ask { enter: &one.enter, attempt: one.attempt, stay: one.enter.queue }).collect();
+        let taken = self.driver.take(ttl, &asks).await.map_err(|error| self.failed(error));
+        let mut taken = match taken {
+            Ok(taken) => taken.into_iter(),
+            Err(error) => {
+                asked.into_iter().for_each(|one| drop(one.answer.send(Err(error.again()))));
+                return;
+            }
+        };
+        let mut unseen = Vec::new();
+        for one in asked {
+            match self.after(&one.enter, taken.next()) {
+                // Whoever got in is told before anything else can go wrong.
+                Ok(Some(token)) => drop(one.answer.send(Ok(Entered::Admitted { token, lease: one.enter.lease }))),
+                Ok(None) if one.ahead.is_some() => drop(one.answer.send(Ok(not_yet(&one.enter, one.ahead)))),
+                Ok(None) => unseen.push(one),
+                Err(error) => drop(one.answer.send(Err(error))),
+            }
+        }
+        // Somebody of another client is there: who?
+        for one in unseen {
+            let found = self.driver.inspect(&one.enter.place.name).await.map_err(|error| self.failed(error));
+            let holder = |(_, all): (u32, Vec<Seen>)| all.into_iter().find(|seen| seen.admitted.is_some());
+            drop(one.answer.send(found.map(|found| not_yet(&one.enter, holder(found)))));
+        }
+    }
+
+    /// What can be said of an enter before the server is asked, together with `others`.
+    async fn before(&mut self, enter: &Enter, others: usize) -> Result<Before> {
         if let Some(ticket) = self.ticket(&enter.place) {
             ticket.enter.lease = ticket.enter.lease.max(enter.lease);
             let (number, lease) = (ticket.number, ticket.enter.lease);
             let ttl = self.ttl(lease);
             self.driver.touch(ttl).await.map_err(|error| self.failed(error))?;
-            return Ok(match number {
+            return Ok(Before::Known(match number {
                 Some(token) => Entered::Admitted { token, lease: enter.lease },
-                None => Entered::Queued { token: None, lease: waiting, ahead: None },
-            });
+                None => Entered::Queued { token: None, lease: waiting_lease(enter.lease), ahead: None },
+            }));
         }
         if !self.driver.is_open() {
             self.lose();
             self.driver.open().await?;
         }
-        if self.lines.values().map(Vec::len).sum::<usize>() >= MOST {
+        if self.lines.values().map(Vec::len).sum::<usize>() + others >= MOST {
             let message = format!("a client keeps {MOST} locks of connections at most, and has them; use mode=rows");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        let name = enter.place.name.clone();
+        let name = &enter.place.name;
         let here = self.lines.get(name.key()).map_or(&[][..], Vec::as_slice);
         if let Some(other) = here.iter().find(|other| other.enter.capacity != enter.capacity) {
             return Err(Error::mismatch(&name.shown(), enter.capacity, other.enter.capacity));
         }
         // Ours are kept apart here: the server would let us in twice.
-        let excludes = |other: &Ticket| other.number.is_none() || !is_shared(&enter) || !is_shared(&other.enter);
+        let excludes = |other: &Ticket| other.number.is_none() || !is_shared(enter) || !is_shared(&other.enter);
         let blocked = here.iter().any(excludes);
         let ahead = here.iter().find(|other| other.number.is_some()).map(|other| self.seen(other));
         if blocked && !enter.queue {
-            return Ok(Entered::Full { holder: ahead });
+            return Ok(Before::Known(Entered::Full { holder: ahead }));
         }
-        let ttl = self.ttl(enter.lease);
-        let ask = [Ask { enter: &enter, attempt: !blocked, stay: enter.queue }];
-        let taken = self.driver.take(ttl, &ask).await.map_err(|error| self.failed(error))?.pop();
-        let (now, shown) = (self.clock.now(), name.shown());
+        Ok(Before::Ask { attempt: !blocked, ahead })
+    }
+
+    /// Writes down what became of an enter; its number, if it is inside.
+    fn after(&mut self, enter: &Enter, taken: Option<Taken>) -> Result<Option<u64>> {
+        let name = &enter.place.name;
         let number = match taken {
             Some(Taken::Got(number)) => Some(number),
             Some(Taken::Not) => None,
-            Some(Taken::Mismatch(there)) => return Err(Error::mismatch(&shown, enter.capacity, there)),
+            Some(Taken::Mismatch(there)) => return Err(Error::mismatch(&name.shown(), enter.capacity, there)),
             Some(Taken::Collision(other)) => {
                 let message =
                     format!("its key is that of {}, which is in use: use mode=rows", crate::name::printable(&other));
-                return Err(Error::new(ErrorKind::Unsupported, message).named(shown));
+                return Err(Error::new(ErrorKind::Unsupported, message).named(name.shown()));
             }
             None => return Err(Error::new(ErrorKind::Broken, "the database gave no answer").effect_unknown()),
         };
-        let ahead = match (number, ahead) {
-            (None, None) => {
-                let (_, all) = self.driver.inspect(&name).await.map_err(|error| self.failed(error))?;
-                all.into_iter().find(|seen| seen.admitted.is_some())
-            }
-            (_, ahead) => ahead,
-        };
-        if number.is_none() && !enter.queue {
-            return Ok(Entered::Full { holder: ahead });
-        }
-        let lease = enter.lease;
-        let ticket = Ticket { enter, number, entered: now, admitted: number.map(|_| now) };
-        self.lines.entry(name.key().to_string()).or_default().push(ticket);
-        self.shared.hints.tell(&name);
-        Ok(match number {
-            Some(token) => Entered::Admitted { token, lease },
-            None => {
+        if number.is_some() || enter.queue {
+            let now = self.clock.now();
+            let ticket = Ticket { enter: enter.clone(), number, entered: now, admitted: number.map(|_| now) };
+            self.lines.entry(name.key().to_string()).or_default().push(ticket);
+            self.shared.hints.tell(name);
+            if number.is_none() {
                 self.stirred = now;
-                Entered::Queued { token: None, lease: waiting, ahead }
             }
-        })
+        }
+        Ok(number)
     }
 
     fn seen(&self, ticket: &Ticket) -> Seen {
