@@ -105,7 +105,9 @@ async fn cut_off(net: &Net) {
         );
         let token = among.token();
         if kept {
-            among.release().await.expect("release");
+            // This runtime's own connection may still be to the server that is cut off: then the library thread goes on with it.
+            let released = among.release().await;
+            assert!(released.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::Unavailable), "{released:?}");
         }
         let behind = tokio::time::timeout(LONG, behind).await.expect("its turn").expect("no panic").0;
         assert!(behind.token() > token);
