@@ -51,7 +51,11 @@ impl Seller {
             }
             How::Process(lock) => {
                 let inside = lock.clone().lock_owned().await;
-                self.attempt(product, Way::Naive, async move { Ok(drop(inside)) }).await
+                let release = async move {
+                    drop(inside);
+                    Ok(())
+                };
+                self.attempt(product, Way::Naive, release).await
             }
             How::Locks { locks, strategy, lease } => {
                 let options = Options::new().wait(PATIENCE).lease(*lease);
@@ -74,7 +78,10 @@ impl Seller {
         let guard = locks.mutex(&name).lock_with(options).await?;
         let way = if strategy == Strategy::Fenced { Way::Fenced(guard.token()) } else { Way::Naive };
         // And after the commit. A lock that was lost meanwhile cannot be given back; what was sold is sold.
-        let release = async move { Ok(drop(guard.release().await)) };
+        let release = async move {
+            let _ = guard.release().await;
+            Ok(())
+        };
         self.attempt(product, way, release).await
     }
 
