@@ -52,7 +52,7 @@ async fn a_crowd_that_waits_costs_next_to_nothing() {
     let server = tokio::task::spawn_blocking(|| Server::start(&[])).await.unwrap();
     let url = server.url(&server.database().await);
     let (locks, other) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
-    let name = |i: usize| if i % 2 == 0 { "crowd/all".to_string() } else { format!("crowd/{i}") };
+    let name = |i: usize| if i.is_multiple_of(2) { "crowd/all".to_string() } else { format!("crowd/{i}") };
     let mut guards = Vec::new();
     for name in (0..2).chain((3..count).step_by(2)).map(name) {
         // Its renewals come once in twenty minutes.
