@@ -21,13 +21,27 @@ fn worker(what: &str, url: &str, counters: &Path, says: Stdio) -> Child {
         .expect("a worker")
 }
 
+/// Connects, as often as it takes: others may end the connection while it is being made.
+async fn connected(url: &str) -> Locks {
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        match Locks::connect(url).await {
+            Ok(locks) => return locks,
+            Err(error) => {
+                assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < limit, "{error}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// What a worker does. Only ever run by the tests below.
 #[tokio::test]
 #[ignore = "run as a worker of the other tests"]
 async fn work() {
     let what = std::env::var("FENCELOCK_WORK").expect("run by the other tests");
     let url = std::env::var("FENCELOCK_WORK_URL").expect("run by the other tests");
-    let locks = Locks::connect(&url).await.unwrap();
+    let locks = connected(&url).await;
     match what.as_str() {
         "hold" => {
             let options = Options::new().lease(Duration::from_secs(2));
