@@ -8,6 +8,8 @@ use rpc::request_op::Request;
 use rpc::{Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest};
 use tonic::transport::{Channel, Endpoint};
 
+#[path = "../../../crates/fencelock/src/store/etcd/frame.rs"]
+mod frame;
 #[path = "../../../crates/fencelock/src/store/etcd/rpc.rs"]
 #[allow(
     clippy::all,
@@ -45,7 +47,7 @@ impl FloorEtcd {
         };
         let success = vec![RequestOp { request: Some(act) }];
         let question = TxnRequest { compare: vec![compare], success, failure: Vec::new() };
-        let answer = KvClient::new(self.channel.clone()).txn(question).await?.into_inner();
+        let answer = KvClient::new(frame::Unary(self.channel.clone())).txn(question).await?.into_inner();
         Ok(answer.header.filter(|_| answer.succeeded).map(|header| header.revision))
     }
 

@@ -33,7 +33,7 @@ use super::{
     Presence, Queue, Reach, Renew, Renewed, Scope, Store, TicketId, Upgraded, Waited, Wake, Weights, check_batch,
 };
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::name::Name;
 use connection::{Call, Connections};
 use fault::Fault;
@@ -56,6 +56,8 @@ mod connection;
 mod entering;
 mod fault;
 mod followed;
+mod frame;
+mod handing;
 mod hub;
 mod keys;
 mod leases;
@@ -365,8 +367,9 @@ impl Shared {
         }
     }
 
-    /// Leaves, and looks in the same transaction for whoever comes in by it and waits here: that one need not ask. Nothing
-    /// where there is nobody, or the ticket was not there. One round trip.
+    /// Leaves, and looks in the same transaction for whoever comes in by it and waits here: that one need not ask. An enter of the
+    /// same line that is about to be sent travels with it. Nothing where there is nobody to come in, or the ticket was not
+    /// there. One round trip.
     async fn hand_over(self: &Arc<Self>, place: &Place) -> Result<bool> {
         let known = |ours: &Ours| Some((ours.key.clone(), ours.made.filter(|_| ours.under_way.is_none())?));
         let known = self.tickets().get(&mine(place)).and_then(known);
@@ -374,7 +377,22 @@ impl Shared {
         let Some(mut hand_over) = self.hub.hand_over(&place.name, made) else { return Ok(false) };
         let mut question = txn::take_out(&key, Some(made));
         question.success.extend(hand_over.next.iter().map(|(key, _)| txn::look_at(key)));
-        let answer = self.ask(question).await?;
+        let answer = match hand_over.parked.take() {
+            None => self.ask(question).await?,
+            Some(parked) => match self.ask(txn::together(question, parked.question)).await {
+                Ok(answer) => {
+                    let (left, entered) = txn::apart(answer)?;
+                    // If nobody listens any more, it is found as a stray.
+                    drop(parked.answer.send(Ok(entered)));
+                    left
+                }
+                Err(fault) => {
+                    drop(parked.answer.send(Err(fault.again())));
+                    // The enter may have been to blame: once more without it.
+                    return if fault.error.effect() == Effect::None { Ok(false) } else { Err(fault.into()) };
+                }
+            },
+        };
         let took = txn::took_out(&answer);
         if took {
             let found = txn::reads(answer).into_iter();

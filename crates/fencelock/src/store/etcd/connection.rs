@@ -2,6 +2,7 @@
 //! one that has failed, or left a question unanswered, is replaced at the next call, by one to the next server.
 
 use super::fault::{self, Fault};
+use super::frame::Unary;
 use super::open::Servers;
 use super::rpc::auth_client::AuthClient;
 use super::rpc::kv_client::KvClient;
@@ -100,7 +101,7 @@ macro_rules! call {
             type Answer = $answer;
 
             async fn send(self, live: &Live) -> Result<$answer, Status> {
-                let mut client = $client::new(live.channel()).max_decoding_message_size(LARGEST);
+                let mut client = $client::new(Unary(live.channel())).max_decoding_message_size(LARGEST);
                 Ok(client.$method(live.request(self)).await?.into_inner())
             }
         }

@@ -46,8 +46,30 @@ impl Entering<'_> {
     /// One round trip. Where nothing was done, nothing of the tickets is left.
     async fn send(&mut self, question: TxnRequest) -> Result<TxnResponse, Refused> {
         let shared = self.shared.clone();
-        let under_way = self.under_way.insert(Box::pin(async move { shared.ask(question).await }));
-        let answer = under_way.await;
+        self.answered(Box::pin(async move { shared.ask(question).await })).await
+    }
+
+    /// The same for an enter that has to wait in its line anyhow: none where a leave of that line takes it along.
+    async fn send_along(&mut self, one: &Coming<'_>, question: TxnRequest) -> Result<TxnResponse, Refused> {
+        let parking = match self.shared.hub.park(&one.ticket.place.name, &one.key, question) {
+            Ok(parking) => parking,
+            Err(question) => return self.send(question).await,
+        };
+        let shared = self.shared.clone();
+        let taken_or_sent = async move {
+            match parking.answer().await {
+                Ok(answer) => answer,
+                Err(question) => shared.ask(question).await,
+            }
+        };
+        self.answered(Box::pin(taken_or_sent)).await
+    }
+
+    async fn answered(
+        &mut self,
+        under_way: BoxFuture<'static, Result<TxnResponse, Fault>>,
+    ) -> Result<TxnResponse, Refused> {
+        let answer = self.under_way.insert(under_way).await;
         self.under_way = None;
         answer.map_err(|fault| {
             if fault.error.effect() == Effect::None {
@@ -264,7 +286,7 @@ impl Shared {
             success: vec![self.put(one)],
             failure: Vec::new(),
         };
-        let answer = entering.send(question).await?;
+        let answer = entering.send_along(one, question).await?;
         if !answer.succeeded {
             return Ok(None);
         }

@@ -28,6 +28,13 @@ impl From<Error> for Fault {
     }
 }
 
+impl Fault {
+    /// The same, for a second one who waited for the same answer.
+    pub(super) fn again(&self) -> Fault {
+        Fault { error: self.error.again(), ..*self }
+    }
+}
+
 /// No answer in time.
 pub(super) fn late(address: &str) -> Fault {
     Fault { elsewhere: true, ..Error::unknown(format!("{address} did not answer in time")).into() }

@@ -212,6 +212,11 @@ impl Followed {
         self.wake();
     }
 
+    /// Whether somebody here has just been let in by a leave, and does not know it yet: the next leave may come at once.
+    pub(super) fn hands_on(&self) -> bool {
+        !self.inside.is_empty()
+    }
+
     /// Whether the watch has told of the end of a leave before whoever sent it did.
     pub(super) fn is_ahead(&self) -> bool {
         let frontier = if self.soon.is_empty() { 0 } else { self.frontier(0) };

@@ -5,6 +5,7 @@
 use super::Shared;
 use super::connection::Live;
 use super::followed::{Followed, Turn};
+use super::handing::Parked;
 use super::leases::Session;
 use super::rpc::event::EventType;
 use super::rpc::watch_client::WatchClient;
@@ -19,7 +20,7 @@ use crate::store::note::Record;
 use crate::store::{Scope, TicketId};
 use futures_util::future::{Either, FutureExt, select};
 use prost::bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -73,7 +74,7 @@ pub(super) struct Entry {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// How many need it.
     joined: usize,
     idle_since: Option<Moment>,
@@ -83,16 +84,18 @@ struct State {
     open: bool,
     failed: Option<Error>,
     opening: Vec<Waker>,
-    line: Followed,
+    pub(super) line: Followed,
+    /// Enters that wait for a moment for a leave to take one of them along.
+    pub(super) parked: VecDeque<Parked>,
     /// Since when the watch is ahead of a leave that looks for the next one.
-    ahead_since: Option<Moment>,
+    pub(super) ahead_since: Option<Moment>,
     read_at: Moment,
     /// Counts the gaps: a reading from before one does not count after it.
     gaps: u64,
 }
 
 impl Entry {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,25 +179,6 @@ impl Drop for Joined {
     }
 }
 
-/// A leave that also looks for those who come in by it and wait here.
-pub(super) struct HandOver {
-    entry: Arc<Entry>,
-    leaving: i64,
-    pub(super) next: Vec<(Bytes, i64)>,
-    /// It took the one out, and saw these, or did not.
-    pub(super) seen: Option<Vec<bool>>,
-}
-
-impl Drop for HandOver {
-    fn drop(&mut self) {
-        let left = self.seen.is_some().then_some(self.leaving);
-        let mut seen = self.seen.take().unwrap_or_default().into_iter();
-        let mut state = self.entry.lock();
-        state.line.handed(left, self.next.iter().map(|(_, number)| (*number, seen.next().unwrap_or(false))));
-        state.ahead_since = state.ahead_since.filter(|_| state.line.is_ahead());
-    }
-}
-
 /// Everything that is watched.
 pub(super) struct Hub {
     clock: crate::clock::Clock,
@@ -236,16 +220,9 @@ impl Hub {
     }
 
     /// Where a line is followed.
-    fn line(&self, name: &Name) -> Option<Arc<Entry>> {
+    pub(super) fn line(&self, name: &Name) -> Option<Arc<Entry>> {
         let of_it = |entry: &&Arc<Entry>| matches!(&entry.what, What::Line(line) if line.key() == name.key());
         self.entries().iter().find(of_it).cloned()
-    }
-
-    /// Where a line is followed: who comes in when this ticket leaves and waits here. They rely on the leave to look for them.
-    pub(super) fn hand_over(&self, name: &Name, leaving: i64) -> Option<HandOver> {
-        let entry = self.line(name)?;
-        let next = entry.lock().line.next_after(leaving);
-        (!next.is_empty()).then_some(HandOver { entry, leaving, next, seen: None })
     }
 
     /// Where a line is followed: a ticket that keeps one out that came now.

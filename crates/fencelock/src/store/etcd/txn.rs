@@ -92,6 +92,25 @@ pub(super) fn nested(txn: TxnRequest) -> RequestOp {
     RequestOp { request: Some(Request::RequestTxn(txn)) }
 }
 
+/// Two transactions in one message and one revision. Both conditions are judged before either is carried out.
+pub(super) fn together(first: TxnRequest, second: TxnRequest) -> TxnRequest {
+    TxnRequest { success: vec![nested(first), nested(second)], ..TxnRequest::default() }
+}
+
+/// The answers to each of the two.
+pub(super) fn apart(answer: TxnResponse) -> Result<(TxnResponse, TxnResponse)> {
+    let header = answer.header;
+    let mut each = answer.responses.into_iter().map(|op| match op.response {
+        // Only the whole has a revision, which is that of both.
+        Some(Response::ResponseTxn(one)) => Ok(TxnResponse { header, ..one }),
+        _ => Err(unreadable()),
+    });
+    match (each.next(), each.next()) {
+        (Some(first), Some(second)) => Ok((first?, second?)),
+        _ => Err(unreadable()),
+    }
+}
+
 pub(super) fn whole(range: &Range) -> RangeRequest {
     RangeRequest { key: range.0.clone(), range_end: range.1.clone(), ..RangeRequest::default() }
 }
