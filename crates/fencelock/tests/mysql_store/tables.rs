@@ -188,6 +188,43 @@ async fn names_used_once_leave_nothing_and_numbers_go_on() {
     assert!(token > highest, "{token} after {highest}");
 }
 
+/// A line may be made anew and be left without a number: it still begins above what was given before.
+#[tokio::test]
+async fn numbers_go_on_in_a_line_that_was_taken_out_and_made_by_somebody_who_was_refused() {
+    let (server, url) = fresh().await;
+    let store = open(&url).await;
+    let enter = async |name: &str| {
+        let one = ticket(name, WHOLE, WHOLE, true);
+        let Entered::Admitted { token, .. } = store.enter(std::slice::from_ref(&one)).await.unwrap()[0] else {
+            panic!("nobody else is there")
+        };
+        (one.place, token)
+    };
+    let mut last = 0;
+    for _ in 0..5 {
+        let (place, token) = enter("again").await;
+        store.leave(&[place]).await.unwrap();
+        last = token;
+    }
+    enter("held").await;
+    let mut sql = server.sql(database(&url)).await;
+    soon("it is taken out", async {
+        // By us, or by the client that made it.
+        while sql.query_first::<i64, _>("SELECT COUNT(*) FROM fencelock_line").await.unwrap() != Some(1) {
+            store.reap(Duration::ZERO).await.unwrap();
+        }
+    })
+    .await;
+    let both = [ticket("again", WHOLE, WHOLE, false), ticket("held", WHOLE, WHOLE, false)];
+    let refused = store.enter(&both).await.unwrap();
+    assert!(refused.iter().all(|one| matches!(one, Entered::Full { .. })), "{refused:?}");
+    // As another client, which has not seen the line.
+    let other = open(&url).await;
+    let one = ticket("again", WHOLE, WHOLE, false);
+    let answer = other.enter(&[one]).await.unwrap();
+    assert!(matches!(answer[..], [Entered::Admitted { token, .. }] if token > last), "{answer:?} after {last}");
+}
+
 #[tokio::test]
 async fn lapsed_tickets_of_forgotten_lines_are_taken_out() {
     let (server, url) = fresh().await;

@@ -77,6 +77,7 @@ pub(super) async fn open(client: &Client, ticket: &Enter, words: &Words<'_>) -> 
     let (made, taken) = (next(&mut answers)?, next(&mut answers)?);
     if made.first().map(|row| int(row, 0)).transpose()?.flatten() == Some(1) {
         client.made.fetch_add(1, Ordering::Relaxed);
+        verbs::attend(client);
     }
     let told = taken.first().map(|row| Ok::<_, crate::Error>((int(row, 0)?, int(row, 1)?))).transpose()?;
     match told {
@@ -89,7 +90,8 @@ fn admitted(client: &Client, ticket: &Enter, token: u64) -> Entered {
     let name = &ticket.place.name;
     client.lines.learn(name, Known::Alone);
     client.hints.tell(name);
-    verbs::attend(client);
+    // It is not to be woken by everybody who enters: that would cost each a switch to its thread.
+    super::attend::start(&client.arc());
     Entered::Admitted { token, lease: ticket.lease }
 }
 
