@@ -7,7 +7,8 @@ mod pause;
 mod story;
 
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What promises a time runs by itself; the others share the machine.
@@ -66,4 +67,39 @@ pub(crate) fn number(row: &Value, field: &str) -> f64 {
 
 pub(crate) fn whole(row: &Value, field: &str) -> i64 {
     row[field].as_i64().unwrap_or_else(|| panic!("no whole {field} in {row}"))
+}
+
+/// A program that says a line when it is up; killed when this is dropped.
+pub(crate) struct Running {
+    child: Child,
+    says: BufReader<ChildStdout>,
+    pub(crate) first: String,
+}
+
+impl Running {
+    pub(crate) fn start(words: &[&str]) -> Running {
+        let mut command = program(words);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it can be run");
+        let says = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut running = Running { child, says, first: String::new() };
+        running.first = running.hear();
+        running
+    }
+
+    pub(crate) fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.says.read_line(&mut line).expect("it says something");
+        line.trim().to_string()
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it listens");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
 }

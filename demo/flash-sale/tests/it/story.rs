@@ -1,10 +1,8 @@
 //! The table: who oversells and who does not, on SQLite and on every server of this machine; the two comparisons.
 
-use crate::{alone, json, number, program, ran, rounds, together, whole};
+use crate::{Running, alone, json, number, program, ran, rounds, together, whole};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const FIELDS: [&str; 15] = [
@@ -106,13 +104,9 @@ fn without_nginx_the_customers_alternate() {
 #[test]
 fn customers_come_from_elsewhere() {
     let _together = together();
-    let mut shop = program(&["shop", "--strategy", "lock", "--front", "127.0.0.1:0"]);
-    let mut shop = shop.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program can be run");
-    let mut line = String::new();
-    BufReader::new(shop.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it says where it is");
-    let address = line.trim().trim_start_matches("open: http://").trim_end_matches("/stock/1").to_string();
-    let (numbers, told) = json(&["load", "--to", &address, "--rounds", "20", "--json"]);
-    shop.kill().and_then(|()| shop.wait()).expect("it runs");
+    let shop = Running::start(&["shop", "--strategy", "lock", "--front", "127.0.0.1:0"]);
+    let address = shop.first.trim_start_matches("open: http://").trim_end_matches("/stock/1");
+    let (numbers, told) = json(&["load", "--to", address, "--rounds", "20", "--json"]);
     assert_eq!((whole(&numbers, "requests"), whole(&numbers, "sold")), (1000, 100), "{told}");
     assert_eq!(numbers["failures"], serde_json::json!({}), "{told}");
     let off = number(&numbers, "qps") / number(&numbers, "by_littles_law") - 1.0;
