@@ -31,29 +31,87 @@ pub(crate) fn all(results: &Results) -> Vec<(String, String)> {
             pictures.push((format!("{}.svg", row.id), bar_chart(&title, row.locks[0], &bars)));
         }
     }
-    let crowd = [("redis-hot-4x2", 8.0), ("redis-hot-4x16", 64.0), ("redis-hot-4x64", 256.0)];
-    let locks = ["redis", "redisson-lock", "redsync-fast", "rslock", "rslock-fast"];
-    for (figure, unit, file) in [
-        ("server_cpu_us", "server CPU per cycle in us", "growth-server-cpu.svg"),
-        ("p99_us", "p99 of a wait in us", "growth-p99.svg"),
-        ("requests", "requests per cycle", "growth-requests.svg"),
-    ] {
-        let lines: Vec<(&str, Vec<(f64, f64)>)> = locks
-            .iter()
-            .map(|lock| {
-                (*lock, crowd.iter().filter_map(|(row, at)| Some((*at, results.median(row, lock, figure)?))).collect())
-            })
-            .filter(|(_, points): &(&str, Vec<_>)| points.len() > 1)
-            .collect();
+    for curve in CURVES {
+        let along = |lock: &str| {
+            let point = |(row, at): &(&str, f64)| Some((*at, results.median(row, lock, curve.figure)?));
+            curve.along.iter().filter_map(point).collect::<Vec<(f64, f64)>>()
+        };
+        let lines = curve.locks.iter().map(|lock| (*lock, along(lock)));
+        let lines: Vec<_> = lines.filter(|(_, points)| points.len() > 1).collect();
         if !lines.is_empty() {
-            pictures.push((
-                file.into(),
-                line_chart(&format!("Redis, one name, 4 processes: {unit} against contenders"), &lines),
-            ));
+            pictures.push((format!("growth-{}.svg", curve.file), line_chart(curve.title, &lines)));
         }
     }
     pictures
 }
+
+/// How one figure grows from row to row.
+struct Curve {
+    file: &'static str,
+    title: &'static str,
+    figure: &'static str,
+    locks: &'static [&'static str],
+    /// The rows, with what grows.
+    along: &'static [(&'static str, f64)],
+}
+
+const CROWD: &[(&str, f64)] = &[("redis-hot-4x2", 8.0), ("redis-hot-4x16", 64.0), ("redis-hot-4x64", 256.0)];
+const CROWDED: &[&str] = &["redis", "redisson-lock", "redsync-fast", "rslock", "rslock-fast"];
+const IDLE: &[(&str, f64)] = &[("redis-idle-100", 100.0), ("redis-idle-1000", 1e3), ("redis-idle-10000", 1e4)];
+const HELD: &[(&str, f64)] = &[("redis-hold-1000", 1e3), ("redis-hold-10000", 1e4)];
+const NAMES: &[(&str, f64)] = &[("redis-hot-4x16", 1.0), ("redis-names-1000", 1e3), ("redis-names-100000", 1e5)];
+
+const CURVES: &[Curve] = &[
+    Curve {
+        file: "server-cpu",
+        title: "Redis, one name, 4 processes: server CPU per cycle in us against contenders",
+        figure: "server_cpu_us",
+        locks: CROWDED,
+        along: CROWD,
+    },
+    Curve {
+        file: "p99",
+        title: "Redis, one name, 4 processes: p99 of a wait in us against contenders",
+        figure: "p99_us",
+        locks: CROWDED,
+        along: CROWD,
+    },
+    Curve {
+        file: "requests",
+        title: "Redis, one name, 4 processes: requests per cycle against contenders",
+        figure: "requests",
+        locks: CROWDED,
+        along: CROWD,
+    },
+    Curve {
+        file: "idle-requests",
+        title: "Redis: requests/s of those who only wait against their number",
+        figure: "requests_s",
+        locks: &["redis", "redisson-lock", "redisson-fair", "rslock"],
+        along: IDLE,
+    },
+    Curve {
+        file: "idle-memory",
+        title: "Redis: MiB of the client against those who wait in it",
+        figure: "client_mb",
+        locks: &["redis", "redisson-lock", "redisson-fair", "rslock"],
+        along: IDLE,
+    },
+    Curve {
+        file: "held-requests",
+        title: "Redis: requests/s to keep locks against their number",
+        figure: "requests_s",
+        locks: &["redis", "redisson-lock", "redisson-fair"],
+        along: HELD,
+    },
+    Curve {
+        file: "names-server-cpu",
+        title: "Redis, 4 processes of 16 workers: server CPU per cycle in us against names",
+        figure: "server_cpu_us",
+        locks: &["redis", "floor-redis", "redsync", "rslock"],
+        along: NAMES,
+    },
+];
 
 fn frame(height: f64, title: &str) -> String {
     format!(

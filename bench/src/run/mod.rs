@@ -150,7 +150,7 @@ fn measure(row: &Row, args: &Args, rounds: usize, peers: &mut Peers, results: &m
     // Redis tells what clients send only to those who watch, which slows it down: once more, for this figure alone.
     if row.kind == Kind::Redis && !matches!(row.work, plan::Work::Pingpong | plan::Work::Start | plan::Work::Command) {
         for entry in entries.iter_mut().filter(|entry| entry.not_run.is_none()) {
-            let secs = (secs / 2.0).max(1.0);
+            let secs = if row.work.stands_still() { plan::STANDING_SECS } else { (secs / 2.0).max(1.0) };
             let take = Take { lock: &entry.lock, work: row.work, secs, tag: tag(), counting: true };
             if let Ok(one) = take_one(&take, &server, peers, rounds) {
                 entry.counted = one.into_iter().filter(|(name, _)| name.starts_with("requests")).collect();
