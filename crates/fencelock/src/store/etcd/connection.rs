@@ -3,7 +3,7 @@
 
 use super::fault::{self, Fault};
 use super::frame::Unary;
-use super::open::Servers;
+use super::open::{CONNECT_WITHIN, Servers};
 use super::rpc::auth_client::AuthClient;
 use super::rpc::kv_client::KvClient;
 use super::rpc::lease_client::LeaseClient;
@@ -12,6 +12,7 @@ use super::rpc::{
     LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest,
     RangeResponse, TxnRequest, TxnResponse,
 };
+use super::together::Connector;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use futures_util::future::{Either, select};
@@ -229,7 +230,8 @@ impl Connections {
     /// One round trip to connect, and one more to say who we are.
     async fn open_at(&self, at: usize) -> Result<Live> {
         let (endpoint, address) = &self.servers.endpoints[at];
-        let channel = endpoint.connect().await.map_err(|error| fault::unreachable(address, error))?;
+        let channel = endpoint.connect_with_connector(Connector::new(CONNECT_WITHIN)).await;
+        let channel = channel.map_err(|error| fault::unreachable(address, error))?;
         let mut live = Live { channel, token: None, at, end: Arc::default() };
         if let Some((name, password)) = &self.servers.user {
             let question = AuthenticateRequest { name: name.clone(), password: password.clone() };

@@ -8,7 +8,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 const PORT: u16 = 2379;
 /// How long one server may take to be connected to; there may be others.
-const CONNECT_WITHIN: Duration = Duration::from_millis(1500);
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Where the servers are and how they are spoken to.
 pub(super) struct Servers {
@@ -86,7 +86,6 @@ fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<(Endpoint, Stri
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
         .map_err(unusable)?
         .connect_timeout(CONNECT_WITHIN)
-        .tcp_nodelay(true)
         // A server that is pinged more often than every 5 s, or while nothing is under way, hangs up.
         .http2_keep_alive_interval(Duration::from_secs(6))
         .keep_alive_timeout(Duration::from_secs(3))
