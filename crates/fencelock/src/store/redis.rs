@@ -59,8 +59,9 @@ use super::{
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
+use answer::{holder, number, presences, standing, standings, texts, unreadable};
 use connection::{Connections, Live};
-use futures_util::future::{Either, select, try_join_all};
+use futures_util::future::{Either, select};
 use redis::Value;
 use script::Call;
 use std::collections::BTreeMap;
@@ -73,6 +74,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use waiters::{Standing, Waiters};
 
+mod answer;
 mod beside;
 mod cluster;
 mod connection;
@@ -82,6 +84,7 @@ mod open;
 mod record;
 mod replicas;
 mod script;
+mod seeing;
 mod sentinel;
 mod waiters;
 
@@ -240,69 +243,6 @@ impl Shared {
         let answer = self.call(Shared::look_call(std::slice::from_ref(place))).await?;
         standings(answer, 1)?.pop().ok_or_else(unreadable)
     }
-}
-
-fn unreadable() -> Error {
-    Error::new(ErrorKind::Broken, "the server's answer cannot be read").effect_unknown()
-}
-
-fn micros(text: Option<&str>) -> Result<Duration> {
-    text.and_then(|text| text.parse().ok()).map(Duration::from_micros).ok_or_else(unreadable)
-}
-
-fn number<T: std::str::FromStr>(text: Option<&str>) -> Result<T> {
-    text.and_then(|text| text.parse().ok()).ok_or_else(unreadable)
-}
-
-/// Answers in an array, or one that comes alone.
-fn texts(value: Value, count: usize) -> Result<Vec<String>> {
-    let texts: Vec<String> = match value {
-        Value::Array(_) => redis::from_redis_value(value),
-        one => redis::from_redis_value(one).map(|one| vec![one]),
-    }
-    .map_err(|_| unreadable())?;
-    if texts.len() == count { Ok(texts) } else { Err(unreadable()) }
-}
-
-fn presences(value: Value, count: usize) -> Result<Vec<Presence>> {
-    let there: Vec<u8> = match value {
-        Value::Array(values) => values.into_iter().map(redis::from_redis_value).collect::<Result<_, _>>(),
-        other => redis::from_redis_value(other).map(|one| vec![one]),
-    }
-    .map_err(|_| unreadable())?;
-    if there.len() != count {
-        return Err(unreadable());
-    }
-    Ok(there.into_iter().map(|there| if there == 1 { Presence::There } else { Presence::Gone }).collect())
-}
-
-/// `0`, `1 lease number` or `2 lease number next-lapse`.
-fn standing(text: &str) -> Result<Standing> {
-    let mut words = text.split(' ');
-    match words.next() {
-        Some("0") => Ok(Standing::Gone),
-        Some("1") => {
-            let lease = micros(words.next())?;
-            Ok(Standing::Inside { lease, token: number(words.next())? })
-        }
-        Some("2") => {
-            let lease = micros(words.next())?;
-            let token = number(words.next())?;
-            Ok(Standing::Waiting { lease, token, next_lapse: micros(words.next())? })
-        }
-        _ => Err(unreadable()),
-    }
-}
-
-fn standings(value: Value, count: usize) -> Result<Vec<Standing>> {
-    texts(value, count)?.iter().map(|text| standing(text)).collect()
-}
-
-/// `now record`, or nothing.
-fn holder(text: &str) -> Result<Option<super::Seen>> {
-    let (now, record) = text.split_once(' ').ok_or_else(unreadable)?;
-    let now = number(Some(now))?;
-    if record.is_empty() { Ok(None) } else { record::seen(record, now).map(Some) }
 }
 
 fn renew_call(batch: &[Renew]) -> Result<Call> {
@@ -566,17 +506,7 @@ impl Store for RedisStore {
 
     /// One round trip.
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Line>> {
-        Box::pin(async move {
-            let mut call = Call::new(&script::INSPECT, 1, 1);
-            call.line(name);
-            call.arg("1");
-            let found = Found::all(self.shared.call(call).await?, 1)?.pop().ok_or_else(unreadable)?;
-            let mut seen: Vec<_> =
-                found.records.iter().map(|record| record::seen(record, found.now)).collect::<Result<_>>()?;
-            seen.sort_by_key(|seen| seen.token);
-            let (inside, waiting) = seen.into_iter().partition(|seen| seen.admitted.is_some());
-            Ok(Line { capacity: found.capacity, inside, waiting })
-        })
+        Box::pin(async move { self.shared.inspect(name).await })
     }
 
     /// The server has no index of names, so all of its keys are gone through: one round trip for each thousand keys, and
@@ -591,92 +521,6 @@ impl Store for RedisStore {
             self.shared.closed.notify_one();
             self.shared.connections.close();
         })
-    }
-}
-
-/// A line, as the server tells of it.
-#[derive(Clone)]
-struct Found {
-    now: u64,
-    capacity: u32,
-    inside: usize,
-    waiting: usize,
-    records: Vec<String>,
-}
-
-impl Found {
-    fn all(value: Value, count: usize) -> Result<Vec<Found>> {
-        let lines: Vec<Vec<String>> = redis::from_redis_value(value).map_err(|_| unreadable())?;
-        if lines.len() != count {
-            return Err(unreadable());
-        }
-        lines.into_iter().map(Found::one).collect()
-    }
-
-    fn one(line: Vec<String>) -> Result<Found> {
-        let at = |i: usize| line.get(i).map(String::as_str);
-        Ok(Found {
-            now: number(at(0))?,
-            capacity: number(at(1))?,
-            inside: number(at(2))?,
-            waiting: number(at(3))?,
-            records: line.into_iter().skip(4).collect(),
-        })
-    }
-}
-
-impl Shared {
-    /// The counts and the first ticket of each of these lines: one round trip.
-    async fn heads(self: &Arc<Self>, names: &[String]) -> Result<Vec<Found>> {
-        let mut call = Call::new(&script::INSPECT, names.len(), names.len());
-        for name in names {
-            call.line(&Name::from_key(name, None));
-            call.arg("0");
-        }
-        Found::all(self.call(call).await?, names.len())
-    }
-
-    async fn list(self: &Arc<Self>, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
-        // An empty line has the first key only, one with company all but the first.
-        let pattern = format!("{}*", script::line_key(&format!("{}*", inbox::literally(prefix))));
-        let mut names = std::collections::BTreeSet::new();
-        for live in self.everywhere().await? {
-            let mut cursor = String::from("0");
-            loop {
-                let mut cmd = redis::cmd("SCAN");
-                cmd.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-                let page = live.send(&cmd, &self.connections.address).await?;
-                let (next, keys): (String, Vec<String>) = redis::from_redis_value(page).map_err(|_| unreadable())?;
-                let found = keys.iter().filter_map(|key| script::name_in(key));
-                names.extend(found.filter(|name| after.is_none_or(|after| *name > after)).map(String::from));
-                cursor = next;
-                if cursor == "0" {
-                    break;
-                }
-            }
-        }
-        let names: Vec<String> = names.into_iter().collect();
-        let mut listed = Vec::new();
-        for names in names.chunks(100) {
-            if listed.len() >= limit {
-                break;
-            }
-            let together = if self.connections.cluster().is_some() { 1 } else { names.len() };
-            let found = try_join_all(names.chunks(together).map(|names| self.heads(names))).await?.concat();
-            for (name, found) in names.iter().zip(found).filter(|(_, found)| found.inside + found.waiting > 0) {
-                let head = found.records.first();
-                let long = head.and_then(|record| record::long_name(record));
-                let head = head.map(|record| record::seen(record, found.now)).transpose()?;
-                listed.push(Listed {
-                    name: Name::from_key(name, long.as_deref()),
-                    inside: found.inside,
-                    waiting: found.waiting,
-                    held: head.and_then(|head| head.admitted.or(head.entered)),
-                });
-            }
-        }
-        listed.truncate(limit);
-        Ok(listed)
     }
 }
 

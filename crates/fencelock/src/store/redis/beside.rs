@@ -1,7 +1,8 @@
 //! What the server keeps beside the lines: the buckets of limiters and the values of registers, one key each, each verb one script.
 
+use super::RedisStore;
+use super::answer::{number, unreadable};
 use super::script::{self, Call};
-use super::{RedisStore, number, unreadable};
 use crate::beside::{Ask, Held, Limiters, Registers};
 use crate::error::Result;
 use crate::limit::bucket::Verdict;

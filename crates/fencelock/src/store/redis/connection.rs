@@ -311,7 +311,12 @@ impl Connections {
         {
             return Ok(live);
         }
-        let slot = self.slot(runtime.id());
+        // In a box, since it is rare and large: every call's future would be as large as this.
+        Box::pin(self.open_for(runtime.id())).await
+    }
+
+    async fn open_for(&self, runtime: Id) -> Result<Live> {
+        let slot = self.slot(runtime);
         let _opening = slot.opening.lock().await;
         if let Some(live) = slot.get() {
             return Ok(live);

@@ -2,10 +2,11 @@
 //! let in; the message carries the grant. The task here keeps that connection open, subscribes again after a loss and looks
 //! at once at everything that waits, sends the looks that are due, and keeps the server marked while somebody watches.
 
+use super::answer::standings;
 use super::connection::{Live, Message};
 use super::script::{self, ALL_CHANGES, Call, WATCH_KEY, changes, name_in};
 use super::waiters::Standing;
-use super::{Shared, record, standings};
+use super::{Shared, record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::backoff;
 use crate::name::Name;

@@ -4,10 +4,11 @@
 //! confirmed goes over connections of its own, one call at a time on each: the script, a write that is never left out (a
 //! script may find nothing to write), and the question, all in one round trip.
 
+use super::answer::{standings, unreadable};
 use super::connection::{Live, Pooled};
 use super::script::Call;
 use super::waiters::Standing;
-use super::{Shared, fault, standings, unreadable};
+use super::{Shared, fault};
 use crate::error::{Error, Result};
 use crate::store::{Place, Waited};
 use futures_util::future::{Either, select};
@@ -34,7 +35,13 @@ impl Shared {
     ///
     /// One round trip, and one more to the replicas.
     pub(super) async fn call_confirmed(self: &Arc<Self>, call: Call, within: Duration) -> Result<Value> {
-        let Some(wanted) = self.connections.replicas else { return self.call(call).await };
+        match self.connections.replicas {
+            None => self.call(call).await,
+            Some(wanted) => Box::pin(self.call_replicas(call, wanted, within)).await,
+        }
+    }
+
+    async fn call_replicas(self: &Arc<Self>, call: Call, wanted: usize, within: Duration) -> Result<Value> {
         let this = self.clone();
         let asking = match Handle::try_current() {
             // Whoever gives up half-way leaves a connection behind that stands still: somebody has to see to it.

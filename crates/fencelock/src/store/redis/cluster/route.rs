@@ -131,7 +131,7 @@ impl Shared {
             None => self.connection().await?.call(&call, &self.connections.address).await,
             Some(cluster) => {
                 let call = call.sharded();
-                cluster.send(self, slot(call.key()), Sent::Call(&call)).await
+                Box::pin(cluster.send(self, slot(call.key()), Sent::Call(&call))).await
             }
         }
     }
