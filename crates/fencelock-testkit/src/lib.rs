@@ -37,15 +37,15 @@ mod provider;
 mod store;
 mod suite;
 mod tls;
+mod waiting;
 mod wrap;
 
 pub use fence::{Checker, check_fence};
-pub use net::{NO_NET, Net};
-pub use peer::{
-    Peer, PeerTest, add_up, exclude_each_other, main_beside, peer_rounds, quietly, until_waiting, with_a_runtime,
-};
+pub use net::{Net, main_with_net};
+pub use peer::{Peer, PeerTest, add_up, exclude_each_other, main_beside, peer_rounds, quietly};
 pub use provider::{Open, Provider};
 pub use suite::{Need, Test, all, be_a_worker_if_asked, main, main_of, seed};
 pub use tls::certificates;
+pub use waiting::{until_waiting, waiter, with_a_runtime};
 pub use wrap::faulty::{Fault, Faulty, Valve, Verb};
 pub use wrap::lying::{Lie, Lying};

@@ -1,7 +1,9 @@
 //! A network namespace of its own, for one server of several: its link to the others can be taken down while its clients still
 //! reach it. Needs root and the program `ip`.
 
+use libtest_mimic::{Arguments, Trial};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// A namespace with two links to here: one for the servers, one for clients. It goes when it is dropped.
 pub struct Net {
@@ -9,8 +11,24 @@ pub struct Net {
     subnet: String,
 }
 
-/// What to say where there can be none.
-pub const NO_NET: &str = "not run: no network namespace can be made here (that needs root and ip)";
+/// Runs a test that needs a namespace, as a test program's `main` does. Where there can be none, it says so and runs nothing.
+pub fn main_with_net(name: &str, test: impl FnOnce(&Net) + Send + 'static) {
+    let arguments = Arguments::from_args();
+    let Some(net) = Net::make() else {
+        println!("not run: no network namespace can be made here (that needs root and ip)");
+        return;
+    };
+    let net = Arc::new(net);
+    let inside = net.clone();
+    let trial = Trial::test(name, move || {
+        test(&inside);
+        Ok(())
+    });
+    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
+    // An exit drops nothing.
+    drop(net);
+    conclusion.exit();
+}
 
 fn ip(line: &str) -> bool {
     let run = Command::new("ip").args(line.split(' ')).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -10,13 +10,14 @@
 //!
 //! `LOCK` is whatever words the program has for a lock. It says "ready" when it is connected.
 
+use crate::waiting::until_waiting;
 use fencelock::{ErrorKind, Locks};
 use libtest_mimic::{Arguments, Trial};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longer than anything takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -111,27 +112,6 @@ impl Drop for Peer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Runs the test of a peer.
-///
-/// # Panics
-/// There can be no runtime.
-pub fn with_a_runtime<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("the system can make one more runtime").block_on(test)
-}
-
-/// Waits until so many wait in the line.
-///
-/// # Panics
-/// In vain, for a minute.
-pub async fn until_waiting(locks: &Locks, name: &str, count: usize) {
-    let limit = Instant::now() + LONG;
-    while locks.inspect(name).await.expect("inspect").waiting.len() != count {
-        assert!(Instant::now() < limit, "nobody waits for {name}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -6,34 +6,16 @@
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod server;
 
-use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
-use fencelock_testkit::{NO_NET, Net};
-use libtest_mimic::{Arguments, Trial};
+use fencelock::{ErrorKind, Locks, Options, State};
+use fencelock_testkit::{Net, main_with_net, until_waiting, waiter, with_a_runtime};
 use server::{Cluster, Seat};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Nothing here takes this long, however busy the machine is.
 const LONG: Duration = Duration::from_secs(60);
 
 fn main() {
-    let arguments = Arguments::from_args();
-    let Some(net) = Net::make() else {
-        println!("{NO_NET}");
-        return;
-    };
-    let net = Arc::new(net);
-    let trial = Trial::test("a_client_of_a_follower_that_is_cut_off_is_lost_in_time", {
-        let net = net.clone();
-        move || {
-            fencelock_testkit::with_a_runtime(cut_off(&net));
-            Ok(())
-        }
-    });
-    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
-    // An exit drops nothing.
-    drop(net);
-    conclusion.exit();
+    main_with_net("a_client_of_a_follower_that_is_cut_off_is_lost_in_time", |net| with_a_runtime(cut_off(net)));
 }
 
 /// A cluster whose first server is in the namespace, and does not lead.
@@ -49,19 +31,6 @@ fn cluster(net: &Net) -> Cluster {
     panic!("no such cluster could be started");
 }
 
-/// Somebody who waits for a lock, and when it came.
-fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<(MutexGuard, Instant)> {
-    let mutex = locks.mutex(name);
-    tokio::spawn(async move {
-        loop {
-            match mutex.lock().await {
-                Ok(guard) => return (guard, Instant::now()),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
-            }
-        }
-    })
-}
-
 async fn cut_off(net: &Net) {
     let cluster = cluster(net);
     let soak = std::env::var_os("FENCELOCK_SOAK").is_some_and(|soak| soak == "1");
@@ -72,9 +41,9 @@ async fn cut_off(net: &Net) {
         let options = |secs| Options::new().lease(Duration::from_secs(secs));
         let alone = there.mutex("alone").lock_with(options(2)).await.expect("free");
         let among = all.mutex("among").lock_with(options(12)).await.expect("free");
-        let (next, behind) = (waiter(&here, "alone"), waiter(&here, "among"));
+        let (next, behind) = (waiter(&here, "alone", Options::new()), waiter(&here, "among", Options::new()));
         for name in ["alone", "among"] {
-            fencelock_testkit::until_waiting(&here, name, 1).await;
+            until_waiting(&here, name, 1).await;
         }
         // At another point between two signs of life each time.
         tokio::time::sleep(Duration::from_millis(70) * (round % 10)).await;

@@ -6,11 +6,9 @@
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod server;
 
-use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
-use fencelock_testkit::{NO_NET, Net};
-use libtest_mimic::{Arguments, Trial};
+use fencelock::{Locks, Options, State};
+use fencelock_testkit::{Net, main_with_net, until_waiting, waiter, with_a_runtime};
 use server::{Ensemble, Seat, free_port};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -41,37 +39,7 @@ fn ensemble(net: &Net) -> Ensemble {
 }
 
 fn main() {
-    let arguments = Arguments::from_args();
-    let Some(net) = Net::make() else {
-        println!("{NO_NET}");
-        return;
-    };
-    let net = Arc::new(net);
-    let trial = Trial::test("a_client_of_a_follower_that_is_cut_off_is_lost_in_time", {
-        let net = net.clone();
-        move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-            runtime.expect("a runtime").block_on(cut_off(&net));
-            Ok(())
-        }
-    });
-    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
-    // An exit drops nothing.
-    drop(net);
-    conclusion.exit();
-}
-
-/// Somebody who waits for a lock, and when it came.
-fn waiter(locks: &Locks) -> tokio::task::JoinHandle<(MutexGuard, Instant)> {
-    let mutex = locks.mutex("a");
-    tokio::spawn(async move {
-        loop {
-            match mutex.lock_with(Options::new().lease(LEASE)).await {
-                Ok(guard) => return (guard, Instant::now()),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
-            }
-        }
-    })
+    main_with_net("a_client_of_a_follower_that_is_cut_off_is_lost_in_time", |net| with_a_runtime(cut_off(net)));
 }
 
 async fn cut_off(net: &Net) {
@@ -82,12 +50,8 @@ async fn cut_off(net: &Net) {
         let there = Locks::connect(&ensemble.servers[0].url()).await.expect("connect");
         let here = Locks::connect(&ensemble.servers[leader].url()).await.expect("connect");
         let guard = there.mutex("a").lock_with(Options::new().lease(LEASE)).await.expect("free");
-        let next = waiter(&here);
-        let limit = Instant::now() + LONG;
-        while here.inspect("a").await.expect("inspect").waiting.len() != 1 {
-            assert!(Instant::now() < limit, "nobody waits");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let next = waiter(&here, "a", Options::new().lease(LEASE));
+        until_waiting(&here, "a", 1).await;
         // At another point between two signs of life each time.
         tokio::time::sleep(Duration::from_millis(70) * (round % 10)).await;
         net.link("down");

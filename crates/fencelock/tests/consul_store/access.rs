@@ -37,7 +37,7 @@ pub(crate) async fn tokens_and_rights() {
     let other = Locks::connect(&format!("consul://{ours}@{host}")).await.unwrap();
     let mutex = other.mutex("ok/a");
     let waiting = tokio::spawn(async move { mutex.lock().await });
-    crate::until_waiting(&locks, "ok/a", 1).await;
+    fencelock_testkit::until_waiting(&locks, "ok/a", 1).await;
     guard.release().await.unwrap();
     within(LONG, "the hand-over", waiting).await.unwrap().unwrap().release().await.unwrap();
 
@@ -79,7 +79,7 @@ pub(crate) async fn a_private_authority_and_client_certificates() {
     let other = Locks::connect(&good).await.unwrap();
     let mutex = other.mutex("a");
     let waiting = tokio::spawn(async move { mutex.lock().await });
-    crate::until_waiting(&locks, "a", 1).await;
+    fencelock_testkit::until_waiting(&locks, "a", 1).await;
     guard.release().await.unwrap();
     within(LONG, "the hand-over", waiting).await.unwrap().unwrap().release().await.unwrap();
 

@@ -2,8 +2,9 @@
 //! tokens grow.
 
 use crate::server::Server;
-use crate::{LONG, rounds, soon, until_waiting, within};
+use crate::{LONG, rounds, soon, within};
 use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
+use fencelock_testkit::until_waiting;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
@@ -23,17 +24,9 @@ fn end_session(server: &Server, id: &str) {
     assert_eq!(status, 200, "{answer}");
 }
 
-/// Waits for a lock; that nobody leads is said after a while, and tried again.
+/// Somebody who waits for a lock, and when it came.
 fn wait_for(locks: &Locks, name: &str) -> JoinHandle<(MutexGuard, Instant)> {
-    let mutex = locks.mutex(name);
-    tokio::spawn(async move {
-        loop {
-            match mutex.lock().await {
-                Ok(guard) => return (guard, Instant::now()),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
-            }
-        }
-    })
+    fencelock_testkit::waiter(locks, name, Options::new())
 }
 
 pub(crate) async fn a_session_that_is_ended_is_told_at_once() {

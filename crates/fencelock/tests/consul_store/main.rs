@@ -70,13 +70,3 @@ pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("{what} took longer than {limit:?}"))
 }
-
-/// Until so many wait for it.
-pub(crate) async fn until_waiting(locks: &fencelock::Locks, name: &str, count: usize) {
-    let all = async {
-        while locks.inspect(name).await.map_or(usize::MAX, |line| line.waiting.len()) != count {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    within(LONG, "joining the line", all).await;
-}

@@ -27,15 +27,24 @@ pub(crate) const MISSING: &str = "not run: no consul, and FENCELOCK_CONSUL names
 const GUARD: &str =
     r#"exec 3<&0; "$@" >"$LOG" 2>&1 </dev/null & p=$!; echo $p; (read _ <&3; kill -9 $p) >/dev/null 2>&1 & wait $p"#;
 
+/// Where one of a cluster is: for the others, for clients, and what comes before its command.
+pub(crate) struct Seat {
+    pub(crate) bind: String,
+    pub(crate) client: String,
+    pub(crate) through: Vec<String>,
+}
+
 /// A running agent.
 pub(crate) struct Server {
     child: Child,
     pid: u32,
     dir: TempDir,
+    host: String,
     http: u16,
     https: u16,
     /// What may see and do everything, where not everybody may.
     token: Option<String>,
+    through: Vec<String>,
     args: Vec<String>,
 }
 
@@ -74,8 +83,9 @@ impl Server {
             for setting in settings {
                 args.extend(["-hcl".to_string(), setting.replace("$HTTPS", &https.to_string())]);
             }
-            let (child, pid) = spawn(&dir, &args);
-            let mut server = Server { child, pid, dir, http, https, token: token.clone(), args };
+            let (through, host) = (Vec::new(), "127.0.0.1".to_string());
+            let (child, pid) = spawn(&dir, &through, &args);
+            let mut server = Server { child, pid, dir, host, http, https, token: token.clone(), through, args };
             if server.wait_until_up() {
                 return server;
             }
@@ -85,42 +95,59 @@ impl Server {
 
     /// A cluster of three, with their data on disk.
     pub(crate) fn cluster() -> Vec<Server> {
-        for _ in 0..5 {
-            let ports: Vec<[u16; 4]> = (0..3).map(|_| free_ports()).collect();
-            let servers: Vec<Server> = (0..3)
-                .map(|node| {
-                    let dir = tempfile::tempdir().expect("a temporary folder");
-                    let [http, rpc, serf, https] = ports[node];
-                    let mut args: Vec<String> = ["agent", "-server", "-bootstrap-expect=3", "-bind=127.0.0.1", "-client=127.0.0.1"]
-                        .map(String::from)
-                        .into();
-                    args.extend(["-dns-port=-1", "-grpc-port=-1", "-serf-wan-port=-1", "-log-level=warn"].map(String::from));
-                    args.extend(["-disable-host-node-id", "-retry-interval=200ms"].map(String::from));
-                    args.extend([format!("-http-port={http}"), format!("-server-port={rpc}"), format!("-serf-lan-port={serf}")]);
-                    args.extend([format!("-node=n{node}"), format!("-data-dir={}", dir.path().join("data").display())]);
-                    args.extend(ports.iter().map(|[_, _, serf, _]| format!("-retry-join=127.0.0.1:{serf}")));
-                    for setting in [
-                        r#"session_ttl_min="1s""#,
-                        r#"performance { raft_multiplier = 1 rpc_hold_timeout = "1s" }"#,
-                        "leave_on_terminate=false",
-                        "disable_update_check=true",
-                        r#"gossip_lan { probe_interval="100ms" probe_timeout="50ms" gossip_interval="20ms" suspicion_mult=2 }"#,
-                    ] {
-                        args.extend(["-hcl".to_string(), setting.to_string()]);
-                    }
-                    let (child, pid) = spawn(&dir, &args);
-                    Server { child, pid, dir, http, https, token: None, args }
-                })
-                .collect();
-            let limit = Instant::now() + Duration::from_secs(30);
-            while Instant::now() < limit {
-                if servers.iter().all(|server| server.is_up() && server.nodes() >= 3) {
-                    return servers;
-                }
-                std::thread::sleep(Duration::from_millis(50));
+        let here = || Seat { bind: "127.0.0.1".into(), client: "127.0.0.1".into(), through: Vec::new() };
+        let made = (0..5).find_map(|_| Server::seated([here(), here(), here()]));
+        made.expect("a cluster of consul can be started")
+    }
+
+    /// The same, each where it is told to be; if it comes up.
+    pub(crate) fn seated(seats: [Seat; 3]) -> Option<Vec<Server>> {
+        let ports: Vec<[u16; 4]> = seats.iter().map(|_| free_ports()).collect();
+        let join: Vec<String> = seats
+            .iter()
+            .zip(&ports)
+            .map(|(seat, [_, _, serf, _])| format!("-retry-join={}:{serf}", seat.bind))
+            .collect();
+        let start = |(node, seat): (usize, Seat)| {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let [http, rpc, serf, https] = ports[node];
+            let mut args: Vec<String> = ["agent", "-server", "-bootstrap-expect=3"].map(String::from).into();
+            args.extend([format!("-bind={}", seat.bind), format!("-client={}", seat.client)]);
+            args.extend(["-dns-port=-1", "-grpc-port=-1", "-serf-wan-port=-1", "-log-level=warn"].map(String::from));
+            args.extend(["-disable-host-node-id", "-retry-interval=200ms"].map(String::from));
+            args.extend([
+                format!("-http-port={http}"),
+                format!("-server-port={rpc}"),
+                format!("-serf-lan-port={serf}"),
+            ]);
+            args.extend([format!("-node=n{node}"), format!("-data-dir={}", dir.path().join("data").display())]);
+            args.extend(join.iter().cloned());
+            for setting in [
+                r#"session_ttl_min="1s""#,
+                r#"performance { raft_multiplier = 1 rpc_hold_timeout = "1s" }"#,
+                "leave_on_terminate=false",
+                "disable_update_check=true",
+                r#"gossip_lan { probe_interval="100ms" probe_timeout="50ms" gossip_interval="20ms" suspicion_mult=2 }"#,
+            ] {
+                args.extend(["-hcl".to_string(), setting.to_string()]);
             }
+            let (child, pid) = spawn(&dir, &seat.through, &args);
+            Server { child, pid, dir, host: seat.client, http, https, token: None, through: seat.through, args }
+        };
+        let servers: Vec<Server> = seats.into_iter().enumerate().map(start).collect();
+        let limit = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < limit {
+            if servers.iter().all(Server::sees_all) {
+                return Some(servers);
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
-        panic!("no cluster of consul could be started");
+        None
+    }
+
+    /// Whether it knows a leader, and all of a cluster.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.is_up() && self.nodes() >= 3
     }
 
     fn nodes(&self) -> usize {
@@ -176,7 +203,7 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("consul://127.0.0.1:{}", self.http)
+        format!("consul://{}:{}", self.host, self.http)
     }
 
     fn get(&self, path: &str) -> Option<String> {
@@ -185,7 +212,7 @@ impl Server {
 
     /// One request by hand: the status and the body.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.http)).ok()?;
+        let mut stream = TcpStream::connect((self.host.as_str(), self.http)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
         let token = self.token.as_ref().map(|token| format!("X-Consul-Token: {token}\r\n")).unwrap_or_default();
         write!(stream, "{method} {path} HTTP/1.0\r\nHost: x\r\n{token}Content-Length: {}\r\n\r\n{body}", body.len())
@@ -205,7 +232,7 @@ impl Server {
     /// Starts it again on the same ports, with whatever is in its folder.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        (self.child, self.pid) = spawn(&self.dir, &self.args);
+        (self.child, self.pid) = spawn(&self.dir, &self.through, &self.args);
     }
 }
 
@@ -216,9 +243,10 @@ impl Drop for Server {
 }
 
 /// The shell that guards it, and the agent's own number.
-fn spawn(dir: &TempDir, args: &[String]) -> (Child, u32) {
+fn spawn(dir: &TempDir, through: &[String], args: &[String]) -> (Child, u32) {
     let mut child = Command::new("sh")
         .args(["-c", GUARD, "sh"])
+        .args(through)
         .arg(program().expect("asked for before"))
         .args(args)
         .env("LOG", dir.path().join("log"))

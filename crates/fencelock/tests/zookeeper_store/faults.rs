@@ -4,8 +4,10 @@
 use crate::proxy::{Mode, Proxy};
 use crate::server::{Ensemble, Server};
 use crate::support::{soon, within};
-use fencelock::{ErrorKind, Locks, MutexGuard, Options, State};
+use fencelock::{Locks, MutexGuard, Options, State};
+use fencelock_testkit::until_waiting;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 use zookeeper_client::Client;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -22,26 +24,8 @@ pub(crate) fn rounds() -> usize {
 }
 
 /// Somebody who waits for a lock, and when it came.
-pub(crate) fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<(MutexGuard, Instant)> {
-    let mutex = locks.mutex(name);
-    tokio::spawn(async move {
-        loop {
-            match mutex.lock_with(options()).await {
-                Ok(guard) => return (guard, Instant::now()),
-                // Nobody leads: that is said after a while, and tried again.
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
-            }
-        }
-    })
-}
-
-/// Waits until so many wait in the line, as this client sees it.
-async fn until_waiting(locks: &Locks, name: &str, count: usize) {
-    let limit = Instant::now() + LONG;
-    while locks.inspect(name).await.map_or(usize::MAX, |line| line.waiting.len()) != count {
-        assert!(Instant::now() < limit, "nobody waits");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+pub(crate) fn waiter(locks: &Locks, name: &str) -> JoinHandle<(MutexGuard, Instant)> {
+    fencelock_testkit::waiter(locks, name, options())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
