@@ -154,7 +154,7 @@ fn line_chart(title: &str, lines: &[(&str, Vec<(f64, f64)>)]) -> String {
     let (bottom, top, right) = (280.0, 50.0, WIDTH - 160.0);
     let x = |value: f64| 70.0 + (right - 70.0) * (value.ln() - xs.0) / (xs.1 - xs.0);
     let y = |value: f64| bottom - (bottom - top) * (value.max(0.001).ln() - ys.0) / (ys.1 - ys.0);
-    let mut text = frame(320.0, title);
+    let mut text = frame(320.0, &format!("{title} (both by powers)"));
     let colours = ["#1b6ca8", "#b5542c", "#6b8e23", "#8a5a9e", "#555555"];
     let mut labels: Vec<f64> = Vec::new();
     for ((lock, points), colour) in lines.iter().zip(colours) {
@@ -173,7 +173,14 @@ fn line_chart(title: &str, lines: &[(&str, Vec<(f64, f64)>)]) -> String {
                 x(*at),
             );
         }
-        let Some((at, value)) = points.last() else { continue };
+        let Some(((at, value), before)) = points.split_last() else { continue };
+        for (at, value) in before {
+            let (left, above) = (x(*at), y(*value) - 6.0);
+            let _ = writeln!(
+                text,
+                "<text x=\"{left:.1}\" y=\"{above:.1}\" font-size=\"10\" fill=\"{colour}\">{value:.1}</text>"
+            );
+        }
         // Names that would lie on each other move down.
         let mut label = y(*value) + 4.0;
         while labels.iter().any(|other| (other - label).abs() < 13.0) {
