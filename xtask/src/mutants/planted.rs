@@ -517,7 +517,7 @@ pub(super) const PLANTED: &[Mutant] = &[
         package: "fencelock",
         args: &["--all-features", "--test", "conformance_mysql"],
         cfg: None,
-        tests: &["admission::readers_share_and_a_writer_excludes"],
+        tests: &["admission::tickets_of_several_clients_come_in_by_the_order_of_entering"],
     },
     Mutant {
         name: "mysql-leave-without-owner-check",
