@@ -1,5 +1,5 @@
 //! Where a node can be caught: the stage arms a point by a line on the node's standard input, the node says on its standard
-//! output that it has got there and waits for `go`. Then the stage freezes or kills the process, which cannot know.
+//! output that it is armed, and later that it has got there, and waits for `go`. Then the stage freezes or kills the process, which cannot know.
 
 use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,10 @@ impl Hook {
         let hook = self.clone();
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-                let arm = |point| *hook.armed.lock().unwrap_or_else(PoisonError::into_inner) = Some(point);
+                let arm = |point: Point| {
+                    *hook.armed.lock().unwrap_or_else(PoisonError::into_inner) = Some(point);
+                    say("armed", point);
+                };
                 match line.trim() {
                     "arm inside" => arm(Point::Inside),
                     "arm after-setnx" => arm(Point::AfterSetnx),
@@ -52,7 +55,7 @@ impl Hook {
     /// Tells and waits, if this point is armed; only once.
     pub(crate) async fn at(&self, point: Point) {
         let caught = self.armed.lock().unwrap_or_else(PoisonError::into_inner).take_if(|armed| *armed == point);
-        if caught.is_some_and(tell) {
+        if caught.is_some_and(|point| say("at", point)) {
             self.go.notified().await;
         }
     }
@@ -67,7 +70,7 @@ impl Hook {
 }
 
 /// Tells the stage; whether it is there to hear it.
-fn tell(point: Point) -> bool {
+fn say(what: &str, point: Point) -> bool {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "at {}", point.word()).and_then(|()| out.flush()).is_ok()
+    writeln!(out, "{what} {}", point.word()).and_then(|()| out.flush()).is_ok()
 }

@@ -20,7 +20,16 @@ pub(crate) async fn tell(args: &StoryArgs, common: &Common) -> Result<bool> {
     let mut rows: Vec<Row> = Vec::new();
     let mut wrong = Vec::new();
     for plan in plans(args, common, &world) {
-        let (row, numbers) = sale::pressed(plan.clone(), &live).await?;
+        let (row, numbers) = match sale::pressed(plan.clone(), &live).await {
+            Ok(sold) => sold,
+            // One sale that could not be held does not take the others with it.
+            Err(error) => {
+                let line = format!("{} on {}: it could not be held: {error}", plan.strategy.name(), plan.store_name());
+                eprintln!("{line}");
+                wrong.push(line);
+                continue;
+            }
+        };
         if !args.json {
             eprintln!("{}", report::line(&row));
             if !numbers.failures.is_empty() {

@@ -45,6 +45,7 @@ fn a_customer_who_leaves_does_not_open_the_door() {
         let mut node = Running::start(&[&["node", "--name", "node", "--listen", "127.0.0.1:0"], &common[..]].concat());
         let door = node.first.trim_start_matches("ready ").to_string();
         node.say("arm inside");
+        assert_eq!(node.hear(), "armed inside");
         let first = ask(&door, "POST /stock/1/reduce");
         assert_eq!(node.hear(), "at inside");
         drop(first);

@@ -205,3 +205,18 @@ fn what_is_not_there_has_a_row_that_says_so() {
     let table = std::fs::read_to_string(folder.path().join("story.md")).expect("it is written");
     assert!(table.lines().any(|line| line.contains("| consul") && line.contains("*not run*")), "{table}");
 }
+
+#[test]
+fn a_sale_that_cannot_be_held_is_told_and_the_others_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_str().expect("a path");
+    let words =
+        ["story", "--quick", "--db", "sqlite:/no/such/folder/shop.db", "--only", "cas", "--only", "lock", "--json"];
+    let (output, told) = ran(&[&words[..], &["--out", out]].concat());
+    assert!(!output.status.success(), "{told}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "[]", "{told}");
+    for strategy in ["cas", "lock"] {
+        let line = format!("{strategy} on sqlite: it could not be held: ");
+        assert!(told.contains(&line), "{told}");
+    }
+}
