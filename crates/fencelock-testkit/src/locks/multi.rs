@@ -371,13 +371,16 @@ async fn cancelled_at_every_await_while_one_is_held(ctx: Arc<Ctx>) {
 }
 
 async fn beside_the_queue(ctx: Arc<Ctx>) {
-    let (client, other) = (ctx.client().await, ctx.client().await);
+    let other = ctx.client().await;
+    let (client, faulty) = ctx.faulty().await;
     let holder = other.locks.mutex(&ctx.text("x/c")).lock().await.expect("free");
     let multi = all(&ctx, &client.locks, "x", &FIVE);
     let waiting = tokio::spawn(async move { multi.lock_with(Options::new().unfair().wait(SOON * 2)).await });
-    let b = ctx.name("x/b");
+    let (b, c) = (ctx.name("x/b"), ctx.name("x/c"));
     eventually("it has got as far as the third", || async { other.inspect(&b).await.inside.len() == 1 }).await;
-    assert!(other.inspect(&ctx.name("x/c")).await.waiting.is_empty(), "it waits beside the queue");
+    eventually("it is told when to try again", || std::future::ready(faulty.calls(Verb::Watch) > 0)).await;
+    // Where the clients decide, the ticket of a try is seen until it is taken back.
+    eventually("it waits beside the queue", || async { other.inspect(&c).await.waiting.is_empty() }).await;
     holder.release().await.expect("release");
     let guard = waiting.await.expect("no panic").expect("free");
     guard.release().await.expect("release");
