@@ -15,11 +15,13 @@
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_ticket TO 'app'@'%';
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_register TO 'app'@'%';
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_session TO 'app'@'%'; -- mode=session only
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_client TO 'app'@'%'; -- mode=session only
 //! GRANT SELECT, UPDATE ON app.fencelock_token TO 'app'@'%'; -- mode=session only
+//! GRANT SELECT, INSERT ON app.fencelock_number TO 'app'@'%'; -- mode=session on MariaDB only
 //! ```
 //!
 //! No stored routines are needed. Lapsed tickets and lines that nobody uses are taken out by whoever makes new ones; numbers go
-//! on all the same, above a floor that is raised first. Needs window functions (MySQL 8, MariaDB 10.2) and, where there is a
+//! on all the same, above a floor that is raised first. Needs window functions and, on MariaDB, sequences (MySQL 8, MariaDB 10.6) and, where there is a
 //! binary log, one in row or mixed format: transactions are read-committed, since the gaps that a stricter level locks are what
 //! InnoDB deadlocks on.
 //!
@@ -75,7 +77,7 @@ mod session;
 mod verbs;
 
 /// The layout that this version reads and writes.
-pub(crate) const VERSION: i64 = 2;
+pub(crate) const VERSION: i64 = 3;
 
 /// A store in a MySQL or MariaDB database. Each value is a client of its own.
 #[derive(Debug)]

@@ -53,17 +53,20 @@ async fn a_silent_client_is_let_go_after_its_lease() {
     let options = fencelock::Options::new().lease(lease);
     let guard = locks.mutex("x").lock_with(options).await.unwrap();
     let sql = server.sql().await;
-    let timeout: String =
-        sql.query_one("SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory'", &[]).await.unwrap().get(0);
-    assert_eq!(timeout, "2", "the lock, and the marker of its connection");
+    let count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    soon("the lock, and the marker of its connection; the flag comes down", async {
+        while sql.query_one(count, &[]).await.unwrap().get::<_, i64>(0) != 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
     // Renewed, it outlives its lease.
     tokio::time::sleep(lease + lease / 2).await;
     assert_eq!(guard.state(), State::Safe);
     guard.release().await.unwrap();
     // Silent, the connection ends, and with it everything of it.
     soon("the end of the connection", async {
-        let left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
-        while sql.query_one(left, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        while sql.query_one(count, &[]).await.unwrap().get::<_, i64>(0) > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })

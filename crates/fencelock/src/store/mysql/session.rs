@@ -3,14 +3,13 @@
 use super::client::{self, Answers};
 use super::fault;
 use super::hosts::Hosts;
-use super::script::{broken, bytes, int, maybe, number, seen, string};
+use super::script::{broken, bytes, int, maybe, next, number, seen, string};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
-use crate::store::sql::client_name;
-use crate::store::sql::duration;
-use crate::store::sql::session::{Ask, Driver, Left, Session, Taken};
-use crate::store::{Listed, Note, Place, Scope, Seen};
+use crate::store::sql::{client_name, duration, micros};
+use crate::store::sql::session::{Ask, Driver, Left, Look, Picture, Session, Shown, Taken};
+use crate::store::{Listed, Scope};
 use futures_util::future::{Either, select};
 use mysql_async::{Conn, Row};
 use sha2::{Digest, Sha256};
@@ -25,8 +24,15 @@ const LONGEST: usize = 250;
 
 const NOW: &str = "SET @now = CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED);\n";
 const MICROS: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+/// What the name of a client's flag ends with.
+const FLAG: &str = ":behind";
 /// Whether a row's connection lives.
 const LIVE: &str = "IS_USED_LOCK(CAST(s.marker AS CHAR CHARACTER SET ascii)) IS NOT NULL";
+
+/// Whether a count is above 0.
+fn is_any(rows: &[Row]) -> Result<bool> {
+    Ok(int(rows.first().ok_or_else(broken)?, 0)? > Some(0))
+}
 
 struct Open {
     conn: Conn,
@@ -34,6 +40,28 @@ struct Open {
     /// The server's number of our connection: if it changes, something shares connections, and nothing can be held.
     id: i64,
     ttl: Option<u64>,
+    /// How often our flag was put up: it comes down when it was taken down as often.
+    flags: usize,
+    /// How many locks this connection was given.
+    grants: u64,
+    /// Where numbers come from.
+    numbers: Numbers,
+}
+
+/// Where numbers come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    /// A sequence of MariaDB, which writes to disk once in a thousand.
+    Sequence,
+    /// A row, for MySQL, which has no sequences.
+    Row,
+}
+
+/// Whether clients other than `marker` are behind.
+fn behind(marker: &str) -> String {
+    format!(
+        "SELECT COUNT(*) FROM fencelock_client c WHERE c.marker <> '{marker}' AND IS_USED_LOCK(CONCAT(CAST(c.marker AS CHAR CHARACTER SET ascii), '{FLAG}')) IS NOT NULL;\n"
+    )
 }
 
 /// What a connection is told first.
@@ -122,13 +150,8 @@ impl Mysql {
         Ok(answers)
     }
 
-    /// With which capacity somebody else uses a name. Whoever it was may have gone since.
-    async fn other_capacity(&mut self, ask: &Ask<'_>) -> Result<u32> {
-        let (name, own) = (bytes(ask.enter.place.name.key().as_bytes()), ask.enter.capacity);
-        let other =
-            format!("SELECT MAX(s.capacity) FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {own}");
-        let row = self.run_ending(&format!("SELECT CONNECTION_ID(), ({other} AND {LIVE})\n")).await?;
-        Ok(u32::try_from(int(&row, 1)?.unwrap_or(0)).unwrap_or(0))
+    fn marker(&self) -> &str {
+        self.open.as_ref().map_or("", |open| &open.marker)
     }
 
     /// The server ends the connection when it is silent for so long: whole seconds, begun ones as whole.
@@ -153,8 +176,10 @@ impl Driver for Mysql {
         let opening = async {
             let mut conn = self.hosts.open(BEGIN, &self.clock).await?;
             let script = format!(
-                "SELECT GET_LOCK('{marker}', 0), CONNECTION_ID();\n\
-                 DELETE FROM fencelock_session WHERE IS_USED_LOCK(CAST(marker AS CHAR CHARACTER SET ascii)) IS NULL;\n"
+                "SELECT GET_LOCK('{marker}', 0), CONNECTION_ID(), VERSION() LIKE '%MariaDB%';\n\
+                 DELETE FROM fencelock_session WHERE IS_USED_LOCK(CAST(marker AS CHAR CHARACTER SET ascii)) IS NULL;\n\
+                 DELETE FROM fencelock_client WHERE IS_USED_LOCK(CAST(marker AS CHAR CHARACTER SET ascii)) IS NULL;\n\
+                 INSERT INTO fencelock_client VALUES ('{marker}', 0);\n"
             );
             let answers = client::answers(&mut conn, &script).await;
             Ok::<_, Error>((conn, answers.map_err(|error| fault::of_connecting(error, &self.hosts.address))?))
@@ -167,7 +192,8 @@ impl Driver for Mysql {
             return Err(Error::new(ErrorKind::Unavailable, format!("{} gives no locks", self.hosts.address)));
         }
         let id = int(row, 1)?.ok_or_else(broken)?;
-        self.open = Some(Open { conn, marker, id, ttl: None });
+        let numbers = if int(row, 2)? == Some(1) { Numbers::Sequence } else { Numbers::Row };
+        self.open = Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers });
         Ok(())
     }
 
@@ -184,70 +210,123 @@ impl Driver for Mysql {
         self.open = None;
     }
 
-    /// One round trip of four statements, however many are asked for; one more where a name is in use with another capacity.
+    fn is_behind(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.flags > 0)
+    }
+
+    /// One round trip: one statement, however many are asked for; three on MySQL.
     async fn take(&mut self, ttl: Duration, asked: &[Ask<'_>]) -> Result<Vec<Taken>> {
-        let marker = self.open.as_ref().map(|open| open.marker.clone()).unwrap_or_default();
-        let (mut tries, mut rows, mut got) = (Vec::new(), Vec::new(), Vec::new());
+        let Some(open) = &self.open else { return Err(Error::unknown("the connection has ended")) };
+        let (up, numbers) = (open.flags > 0, open.numbers);
+        let flag = format!("GET_LOCK('{}{FLAG}', 0) = 1", open.marker);
+        // Read from left to right, as far as it is true. The flag is up before anybody knows of the lock.
+        let tried = |ask: &Ask<'_>| {
+            let lock = format!("GET_LOCK({}, 0) = 1", self.key(&ask.enter.place.name));
+            match (ask.attempt, up) {
+                (true, true) => lock,
+                (true, false) if ask.stay => format!("{flag} AND {lock}"),
+                (true, false) => format!("{lock} AND {flag}"),
+                (false, true) => "FALSE".into(),
+                (false, false) => format!("{flag} AND FALSE"),
+            }
+        };
+        let tries = asked.iter().map(tried);
+        let script = match numbers {
+            Numbers::Sequence => {
+                let all: Vec<String> =
+                    tries.map(|tried| format!("IF({tried}, NEXTVAL(fencelock_number), NULL)")).collect();
+                format!("SELECT CONNECTION_ID(), {}\n", all.join(", "))
+            }
+            Numbers::Row => {
+                let all: Vec<String> = tries.enumerate().map(|(i, tried)| format!("@g{i} = ({tried})")).collect();
+                let got: Vec<String> = (0..all.len()).map(|i| format!("@g{i}")).collect();
+                // Numbers are given for all at once, behind the locks; who got none leaves a gap.
+                let given = |i| format!("IF(@g{i}, LAST_INSERT_ID() - {i}, NULL)");
+                format!(
+                    "SET {};\nUPDATE fencelock_token SET last = LAST_INSERT_ID(last + {}) WHERE one = 1 AND 1 IN ({});\nSELECT CONNECTION_ID(), {}\n",
+                    all.join(", "),
+                    all.len(),
+                    got.join(", "),
+                    (0..all.len()).map(given).collect::<Vec<_>>().join(", ")
+                )
+            }
+        };
+        let script = self.ttl(ttl) + &script;
+        let row = self.run_ending(&script).await?;
+        let mut taken = Vec::with_capacity(asked.len());
         for (i, ask) in asked.iter().enumerate() {
-            let (t, key) = (ask.enter, self.key(&ask.enter.place.name));
-            let (name, id) = (bytes(t.place.name.key().as_bytes()), bytes(t.place.id.as_bytes()));
-            let attempt = if ask.attempt { format!("GET_LOCK({key}, 0)") } else { "0".into() };
-            tries.push(format!(
-                "@g{i} = IF(EXISTS (SELECT 1 FROM fencelock_session s WHERE s.name = {name} AND s.capacity <> {} AND {LIVE}), NULL, {attempt})",
-                t.capacity,
-            ));
-            // Numbers are given for all at once, behind the locks; who got none leaves a gap.
-            rows.push(format!(
-                "SELECT {name}, {id}, {long}, '{marker}', {weight}, {capacity}, IF(@g{i} = 1, LAST_INSERT_ID() - {i}, NULL), {MICROS}, IF(@g{i} = 1, {MICROS}, NULL), {owner}, {host}, {pid}, {identity}, {reason}, {value} FROM DUAL WHERE @g{i} >= {least}",
+            let got = int(&row, 1 + i)?;
+            if let Some(open) = &mut self.open {
+                open.flags += usize::from(!up && (ask.stay || got.is_some()));
+                open.grants += u64::from(got.is_some());
+            }
+            taken.push(got.map_or(Taken::Not, |got| Taken::Got(number(Some(got)))));
+        }
+        Ok(taken)
+    }
+
+    /// One round trip of two statements; of one, if there are no rows.
+    async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
+        let (mut rows, mut script) = (Vec::new(), String::from("SELECT CONNECTION_ID()"));
+        for left in left {
+            if left.row {
+                let (name, id) = (bytes(left.place.name.key().as_bytes()), bytes(left.place.id.as_bytes()));
+                rows.push(format!("(name = {name} AND id = {id})"));
+            }
+            if left.inside {
+                let _ = write!(script, ", RELEASE_LOCK({})", self.key(&left.place.name));
+            }
+        }
+        let rows = match rows.is_empty() {
+            true => String::new(),
+            false => format!("DELETE FROM fencelock_session WHERE {};\n", rows.join(" OR ")),
+        };
+        self.run_ending(&format!("{rows}{script}\n")).await.map(drop)
+    }
+
+    /// One round trip of three statements at most.
+    async fn show(&mut self, shown: &[Shown<'_>], all: bool) -> Result<()> {
+        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
+        let flags = if all { std::mem::take(&mut open.flags) } else { 0 };
+        let (marker, grants) = (open.marker.clone(), open.grants);
+        let row = |shown: &Shown<'_>| {
+            let t = shown.enter;
+            format!(
+                "({name}, {id}, {long}, '{marker}', {weight}, {capacity}, {number}, {MICROS} - {entered}, {admitted}, {owner}, {host}, {pid}, {identity}, {reason}, {value})",
+                name = bytes(t.place.name.key().as_bytes()),
+                id = bytes(t.place.id.as_bytes()),
                 long = maybe(t.place.name.long()),
                 weight = t.weight,
                 capacity = t.capacity,
+                number = shown.number.map_or("NULL".into(), |number| number.to_string()),
+                entered = micros(shown.entered),
+                admitted = shown.admitted.map_or("NULL".into(), |ago| format!("{MICROS} - {}", micros(ago))),
                 owner = bytes(t.owner.as_bytes()),
                 host = said(Some(&t.note.host)),
                 pid = t.note.pid,
                 identity = said(Some(&t.note.identity)),
                 reason = said(t.note.reason.as_deref()),
                 value = said(t.note.value.as_deref()),
-                least = if ask.stay { 0 } else { 1 },
-            ));
-            got.push(format!("@g{i}"));
+            )
+        };
+        let mut script = String::new();
+        if !shown.is_empty() {
+            let rows: Vec<String> = shown.iter().map(row).collect();
+            script = format!("REPLACE INTO fencelock_session VALUES {};\n", rows.join(", "));
         }
-        let script = format!(
-            "{ttl}SET {tries};\n\
-             UPDATE fencelock_token SET last = LAST_INSERT_ID(last + {count}) WHERE one = 1 AND 1 IN ({got});\n\
-             INSERT INTO fencelock_session {rows} ON DUPLICATE KEY UPDATE number = VALUES(number), admitted = VALUES(admitted);\n\
-             SELECT CONNECTION_ID(), LAST_INSERT_ID(), {got}\n",
-            ttl = self.ttl(ttl),
-            tries = tries.join(", "),
-            count = asked.len(),
-            got = got.join(", "),
-            rows = rows.join(" UNION ALL "),
-        );
-        let row = self.run_ending(&script).await?;
-        let last = number(int(&row, 1)?);
-        let mut taken = Vec::with_capacity(asked.len());
-        for (i, ask) in asked.iter().enumerate() {
-            taken.push(match int(&row, 2 + i)? {
-                Some(1) => Taken::Got(last - i as u64),
-                Some(0) => Taken::Not,
-                _ => Taken::Mismatch(self.other_capacity(ask).await?),
-            });
+        if flags > 0 {
+            let _ = writeln!(script, "UPDATE fencelock_client SET grants = {grants} WHERE marker = '{marker}';");
         }
-        Ok(taken)
+        script.push_str("SELECT CONNECTION_ID()");
+        for _ in 0..flags {
+            let _ = write!(script, ", RELEASE_LOCK('{marker}{FLAG}')");
+        }
+        script.push('\n');
+        self.run_ending(&script).await.map(drop)
     }
 
-    /// One round trip of two statements.
-    async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
-        let (mut rows, mut script) = (Vec::new(), String::from("SELECT CONNECTION_ID()"));
-        for left in left {
-            let (name, id) = (bytes(left.place.name.key().as_bytes()), bytes(left.place.id.as_bytes()));
-            rows.push(format!("(name = {name} AND id = {id})"));
-            if left.inside {
-                let _ = write!(script, ", RELEASE_LOCK({})", self.key(&left.place.name));
-            }
-        }
-        let script = format!("DELETE FROM fencelock_session WHERE {};\n{script}\n", rows.join(" OR "));
-        self.run_ending(&script).await.map(drop)
+    async fn lower(&mut self, _name: &Name) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "this store keeps no readers and no permits"))
     }
 
     async fn touch(&mut self, ttl: Duration) -> Result<()> {
@@ -255,54 +334,40 @@ impl Driver for Mysql {
         self.run(&script).await.map(drop)
     }
 
-    async fn say(&mut self, place: &Place, to_shared: bool, note: Option<&Note>) -> Result<()> {
-        if to_shared {
-            return Err(Error::new(ErrorKind::Unsupported, "this store keeps no readers and no permits"));
-        }
-        let Some(note) = note else { return self.run("").await.map(drop) };
+    /// The flags first: a row that is written between the two is seen.
+    async fn inspect(&mut self, name: &Name) -> Result<Look<Picture>> {
         let script = format!(
-            "UPDATE fencelock_session SET host = {}, pid = {}, identity = {}, reason = {}, value = {} WHERE name = {} AND id = {};\n",
-            said(Some(&note.host)),
-            note.pid,
-            said(Some(&note.identity)),
-            said(note.reason.as_deref()),
-            said(note.value.as_deref()),
-            bytes(place.name.key().as_bytes()),
-            bytes(place.id.as_bytes()),
-        );
-        self.run(&script).await.map(drop)
-    }
-
-    async fn inspect(&mut self, name: &Name) -> Result<(u32, Vec<Seen>)> {
-        let script = format!(
-            "{NOW}SELECT s.number, IF(s.capacity = 1048576, 0, 2), s.weight, s.capacity, LOWER(HEX(s.owner)), s.host, s.pid, s.identity, s.reason, @now - s.entered, @now - s.admitted, NULL, s.value FROM fencelock_session s WHERE s.name = {} AND {LIVE} ORDER BY s.entered;\n",
+            "{}{NOW}SELECT s.number, IF(s.capacity = 1048576, 0, 2), s.weight, s.capacity, LOWER(HEX(s.owner)), s.host, s.pid, s.identity, s.reason, @now - s.entered, @now - s.admitted, NULL, s.value FROM fencelock_session s WHERE s.name = {} AND {LIVE} ORDER BY s.entered;\n",
+            behind(self.marker()),
             bytes(name.key().as_bytes())
         );
-        let answers = self.run(&script).await?;
-        let mut all = Vec::new();
-        let mut first = 0;
-        for row in answers.first().ok_or_else(broken)? {
+        let mut answers = self.run(&script).await?.into_iter();
+        let behind = is_any(&next(&mut answers)?)?;
+        let mut picture = Picture { capacity: 0, all: Vec::new(), other: None };
+        for row in &next(&mut answers)? {
             let (capacity, mut seen) = seen(row)?;
             if int(row, 0)?.is_none() {
                 seen.token = None;
             }
-            first = if all.is_empty() { capacity } else { first };
-            all.push(seen);
+            picture.capacity = if picture.all.is_empty() { capacity } else { picture.capacity };
+            picture.all.push(seen);
         }
-        Ok((first, all))
+        Ok(Look { found: picture, behind })
     }
 
-    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Look<Vec<Listed>>> {
         let from = match after {
             Some(after) if after >= prefix => format!("s.name > {}", bytes(after.as_bytes())),
             _ => format!("s.name >= {}", bytes(prefix.as_bytes())),
         };
         let script = format!(
-            "{NOW}SELECT s.name, MIN(s.said), COUNT(s.admitted), COUNT(*) - COUNT(s.admitted), @now - MIN(COALESCE(s.admitted, s.entered)) FROM fencelock_session s WHERE {from} AND LEFT(s.name, {}) = {} AND {LIVE} GROUP BY s.name ORDER BY s.name LIMIT {limit};\n",
+            "{}{NOW}SELECT s.name, MIN(s.said), COUNT(s.admitted), COUNT(*) - COUNT(s.admitted), @now - MIN(COALESCE(s.admitted, s.entered)) FROM fencelock_session s WHERE {from} AND LEFT(s.name, {}) = {} AND {LIVE} GROUP BY s.name ORDER BY s.name LIMIT {limit};\n",
+            behind(self.marker()),
             prefix.len(),
             bytes(prefix.as_bytes()),
         );
-        let answers = self.run(&script).await?;
+        let mut answers = self.run(&script).await?.into_iter();
+        let behind = is_any(&next(&mut answers)?)?;
         let listed = |row: &Row| {
             let count = |at| Ok::<_, Error>(usize::try_from(number(int(row, at)?)).unwrap_or(usize::MAX));
             Ok(Listed {
@@ -312,19 +377,23 @@ impl Driver for Mysql {
                 held: int(row, 4)?.map(duration),
             })
         };
-        answers.first().ok_or_else(broken)?.iter().map(listed).collect()
+        let found = next(&mut answers)?.iter().map(listed).collect::<Result<_>>()?;
+        Ok(Look { found, behind })
     }
 
     async fn marks(&mut self, scopes: &[Scope]) -> Result<Vec<String>> {
         let mut script = String::new();
         for scope in scopes {
-            let (within, length) = match scope {
-                Scope::Name(name) => (bytes(name.key().as_bytes()), 1000),
-                Scope::Prefix(prefix) => (bytes(prefix.as_bytes()), prefix.len()),
+            // Who has it, where that can be asked: one that comes and goes before it has a row leaves no other trace of its going.
+            let (within, length, holder) = match scope {
+                Scope::Name(name) => {
+                    (bytes(name.key().as_bytes()), 1000, format!("COALESCE(IS_USED_LOCK({}), 0)", self.key(name)))
+                }
+                Scope::Prefix(prefix) => (bytes(prefix.as_bytes()), prefix.len(), "0".into()),
             };
             let _ = writeln!(
                 script,
-                "SELECT CONCAT((SELECT last FROM fencelock_token WHERE one = 1), ' ', COUNT(*), ' ', COUNT(s.number), ' ', COALESCE(MAX(s.number), 0), ' ', COALESCE(MAX(s.entered), 0), ' ', COALESCE(BIT_XOR(CRC32(CONCAT_WS('.', s.id, s.number, s.reason, s.value))), 0)) FROM fencelock_session s WHERE LEFT(s.name, {length}) = {within} AND {LIVE};"
+                "SELECT CONCAT((SELECT SUM(c.grants) FROM fencelock_client c), ' ', {holder}, ' ', COUNT(*), ' ', COUNT(s.number), ' ', COALESCE(MAX(s.number), 0), ' ', COALESCE(MAX(s.entered), 0), ' ', COALESCE(BIT_XOR(CRC32(CONCAT_WS('.', s.id, s.number, s.reason, s.value))), 0)) FROM fencelock_session s WHERE LEFT(s.name, {length}) = {within} AND {LIVE};"
             );
         }
         let answers = self.run(&script).await?;

@@ -1,4 +1,4 @@
--- fencelock on MySQL and MariaDB: the tables of layout 2. Every statement may be run again.
+-- fencelock on MySQL and MariaDB: the tables of layout 3. Every statement may be run again.
 --
 -- A line has one row, which every script locks first; a batch locks lines in the order of their names. Tickets are only ever
 -- touched behind that lock, and a ticket's key never comes back, so nothing here can deadlock. Times are microseconds of the

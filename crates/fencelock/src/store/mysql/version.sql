@@ -1,12 +1,14 @@
 
 -- The last thing to be made: whoever finds it finds everything. An older layout is this one by now; a newer one stays what it is.
-INSERT IGNORE INTO fencelock_layout VALUES (1, 2, 0);
-UPDATE fencelock_layout SET version = 2 WHERE version < 2;
+INSERT IGNORE INTO fencelock_layout VALUES (1, 3, 0);
+UPDATE fencelock_layout SET version = 3 WHERE version < 3;
 
--- What a user needs that uses all this and has not made it (the last two lines for mode=session only):
+-- What a user needs that uses all this and has not made it (the last lines for mode=session only; the very last for MariaDB):
 -- GRANT SELECT, UPDATE ON app.fencelock_layout TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_line TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_ticket TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_register TO 'app'@'%';
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_session TO 'app'@'%';
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON app.fencelock_client TO 'app'@'%';
 -- GRANT SELECT, UPDATE ON app.fencelock_token TO 'app'@'%';
+-- GRANT SELECT, INSERT ON app.fencelock_number TO 'app'@'%';

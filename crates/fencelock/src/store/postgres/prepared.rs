@@ -32,6 +32,13 @@ impl Connection {
         self.client.is_closed()
     }
 
+    /// Whether a call with this text is one round trip.
+    pub(super) fn is_prepared(&self, sql: &str) -> bool {
+        self.statements
+            .as_ref()
+            .is_some_and(|statements| lock(statements).get(sql).is_some_and(|cell| cell.initialized()))
+    }
+
     /// One round trip; one more for a text that is new to this connection.
     pub(super) async fn query(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, Error> {
         let Some(statements) = &self.statements else { return self.client.query_typed(sql, params).await };

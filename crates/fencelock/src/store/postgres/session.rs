@@ -7,11 +7,12 @@ use super::{check_layout, client, fault};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
-use crate::store::sql::session::{Ask, Driver, Left, Session, Taken};
-use crate::store::sql::{duration, text};
-use crate::store::{Enter, Listed, Note, Place, Scope, Seen};
-use futures_util::future::{Either, select};
+use crate::store::sql::session::{Ask, Driver, Left, Look, Picture, Session, Shown, Taken, is_shared};
+use crate::store::sql::{duration, micros, text};
+use crate::store::{Listed, Scope};
+use futures_util::future::{Either, join, select};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -28,6 +29,10 @@ struct Open {
     /// The process that serves us: if another one answers, there is a pooler between, and nothing can be held.
     backend: i32,
     ttl: Option<Duration>,
+    /// How often our flag was put up: it comes down when it was taken down as often.
+    flags: usize,
+    /// Who has which key, and how often. To the server all of ours are the same.
+    keys: HashMap<i64, (String, usize)>,
 }
 
 /// The one connection.
@@ -45,14 +50,28 @@ pub(super) async fn connect(settings: Settings, clock: Clock) -> Result<Session>
     Ok(Session::new(driver, true, clock))
 }
 
-/// 64 bits of the name's hash. The schema is part of it: keys are the whole database's.
-fn key(schema: &str, name: &Name) -> i64 {
+/// 64 bits of a hash. The schema is part of it: keys are the whole database's.
+fn hashed(schema: &str, name: &str) -> i64 {
     let mut hash = Sha256::new();
     hash.update(schema.as_bytes());
     hash.update([0]);
-    hash.update(name.key().as_bytes());
+    hash.update(name.as_bytes());
     let hash = hash.finalize();
     i64::from_be_bytes(hash[..8].try_into().expect("a hash is longer"))
+}
+
+fn key(schema: &str, name: &Name) -> i64 {
+    hashed(schema, name.key())
+}
+
+/// The flags of a schema: a lock of two keys, of which the second is the client's. No name is empty.
+fn flags(schema: &str) -> i32 {
+    (hashed(schema, "") >> 32) as i32
+}
+
+/// The second key of a client's flag.
+fn flag(marker: i64) -> i32 {
+    (marker >> 32) as i32
 }
 
 fn pooler(address: &str) -> Error {
@@ -77,44 +96,46 @@ impl Postgres {
 
     /// One round trip. Whatever goes wrong ends the connection: what of it was done cannot be known, and the end undoes it.
     async fn call(&mut self, sql: &str, params: client::Params<'_>) -> Result<Vec<Row>> {
-        let address = self.settings.address.clone();
-        let Some(open) = &self.open else { return Err(Error::unknown(format!("{address}: the connection has ended"))) };
-        let sql = client::spelled(sql, &self.settings.schema);
-        let answer = Self::within(&self.clock, &address, open.connection.query(&sql, params)).await;
-        match answer {
-            Ok(Ok(rows)) => Ok(rows),
-            Ok(Err(error)) => {
-                self.open = None;
-                Err(fault::of_call(error, &address))
-            }
-            Err(late) => {
-                self.open = None;
-                Err(late)
-            }
-        }
+        let answer = self.ask(sql, params).await;
+        self.trusted(answer)
     }
 
-    /// Tries for one exclusive lock; `None` if that needs more words. One round trip.
-    async fn take_one(&mut self, marker: i64, enter: &Enter) -> Result<Option<Taken>> {
-        let Enter { place, note, .. } = enter;
-        let params: client::Params<'_> = &[
-            (&marker, Type::INT8),
-            (&place.name.key(), Type::TEXT),
-            (&place.name.long().map(text), Type::TEXT),
-            (&&place.id.as_bytes()[..], Type::BYTEA),
-            (&key(&self.settings.schema, &place.name), Type::INT8),
-            (&&enter.owner.as_bytes()[..], Type::BYTEA),
-            (&text(&note.host), Type::TEXT),
-            (&i64::from(note.pid), Type::INT8),
-            (&text(&note.identity), Type::TEXT),
-            (&note.reason.as_deref().map(text), Type::TEXT),
-            (&note.value.as_deref().map(text), Type::TEXT),
-        ];
-        let rows = self.call(include_str!("session_take.sql"), params).await?;
-        let backend = rows.first().map(|row| get(row, "backend")).transpose()?;
-        self.same(backend)?;
-        let token = rows.first().map(|row| get::<Option<i64>>(row, "token")).transpose()?.flatten();
-        Ok(token.map(|token| Taken::Got(number(token))))
+    /// Two calls in one round trip. The second one begins when the first one has been carried out.
+    async fn both(
+        &mut self,
+        (one, ones): (&str, client::Params<'_>),
+        (two, twos): (&str, client::Params<'_>),
+    ) -> Result<(Vec<Row>, Vec<Row>)> {
+        // What is prepared for the first time is sent behind the answer to that: then they would not be in order.
+        if !self.open.as_ref().is_some_and(|open| {
+            let known = |sql| open.connection.is_prepared(&client::spelled(sql, &self.settings.schema));
+            known(one) && known(two)
+        }) {
+            return Ok((self.call(one, ones).await?, self.call(two, twos).await?));
+        }
+        let (one, two) = join(self.ask(one, ones), self.ask(two, twos)).await;
+        Ok((self.trusted(one)?, self.trusted(two)?))
+    }
+
+    async fn ask(&self, sql: &str, params: client::Params<'_>) -> Result<Vec<Row>> {
+        let address = &self.settings.address;
+        let Some(open) = &self.open else { return Err(Error::unknown(format!("{address}: the connection has ended"))) };
+        let sql = client::spelled(sql, &self.settings.schema);
+        let answer = Self::within(&self.clock, address, open.connection.query(&sql, params)).await?;
+        answer.map_err(|error| fault::of_call(error, address))
+    }
+
+    fn trusted<T>(&mut self, answer: Result<T>) -> Result<T> {
+        if answer.is_err() {
+            self.open = None;
+        }
+        answer
+    }
+
+    /// Whether clients other than us are behind: the first of two calls, the second of which reads the table.
+    fn behind(&self) -> (&'static str, i32, i32) {
+        let marker = self.open.as_ref().map_or(0, |open| open.marker);
+        (include_str!("session_behind.sql"), flags(&self.settings.schema), flag(marker))
     }
 
     fn same(&mut self, backend: Option<i32>) -> Result<()> {
@@ -178,7 +199,7 @@ impl Driver for Postgres {
             }
             // Behind a pooler we would not have come here.
             let connection = Connection::new(connection, true);
-            Ok(Open { connection, notes, marker, backend, ttl: None })
+            Ok(Open { connection, notes, marker, backend, ttl: None, flags: 0, keys: HashMap::new() })
         };
         let opened = Self::within(&self.clock, &address, opening).await;
         self.open = Some(opened.map_err(|_| {
@@ -204,86 +225,153 @@ impl Driver for Postgres {
         self.open = None;
     }
 
+    fn is_behind(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.flags > 0)
+    }
+
     async fn take(&mut self, ttl: Duration, asked: &[Ask<'_>]) -> Result<Vec<Taken>> {
-        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
-        let marker = open.marker;
-        let changed = (open.ttl != Some(ttl)).then(|| millis(ttl));
-        open.ttl = Some(ttl);
-        if let ([one], None) = (asked, changed)
-            && one.attempt
-            && !one.shared()
-            && let Some(taken) = self.take_one(marker, one.enter).await?
-        {
-            return Ok(vec![taken]);
+        if self.open.as_ref().is_some_and(|open| open.ttl != Some(ttl)) {
+            self.touch(ttl).await?;
         }
-        let schema = self.settings.schema.clone();
-        let each = || asked.iter().map(|ask| ask.enter);
-        let names: Vec<&str> = each().map(|t| t.place.name.key()).collect();
-        let longs: Vec<Option<String>> = each().map(|t| t.place.name.long().map(text)).collect();
-        let ids: Vec<&[u8]> = each().map(|t| &t.place.id.as_bytes()[..]).collect();
-        let keys: Vec<i64> = each().map(|t| key(&schema, &t.place.name)).collect();
-        let shareds: Vec<bool> = asked.iter().map(Ask::shared).collect();
-        let attempts: Vec<bool> = asked.iter().map(|ask| ask.attempt).collect();
-        let stays: Vec<bool> = asked.iter().map(|ask| ask.stay).collect();
-        let owners: Vec<&[u8]> = each().map(|t| &t.owner.as_bytes()[..]).collect();
-        let hosts: Vec<String> = each().map(|t| text(&t.note.host)).collect();
-        let pids: Vec<i64> = each().map(|t| i64::from(t.note.pid)).collect();
-        let identities: Vec<String> = each().map(|t| text(&t.note.identity)).collect();
-        let reasons: Vec<Option<String>> = each().map(|t| t.note.reason.as_deref().map(text)).collect();
-        let values: Vec<Option<String>> = each().map(|t| t.note.value.as_deref().map(text)).collect();
-        let sql = "SELECT * FROM fencelock.session_take($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)";
-        let params: client::Params<'_> = &[
-            (&marker, Type::INT8),
-            (&changed, Type::INT8),
-            (&names, Type::TEXT_ARRAY),
-            (&longs, Type::TEXT_ARRAY),
-            (&ids, Type::BYTEA_ARRAY),
-            (&keys, Type::INT8_ARRAY),
-            (&shareds, Type::BOOL_ARRAY),
-            (&attempts, Type::BOOL_ARRAY),
-            (&stays, Type::BOOL_ARRAY),
-            (&owners, Type::BYTEA_ARRAY),
-            (&hosts, Type::TEXT_ARRAY),
-            (&pids, Type::INT8_ARRAY),
-            (&identities, Type::TEXT_ARRAY),
-            (&reasons, Type::TEXT_ARRAY),
-            (&values, Type::TEXT_ARRAY),
-        ];
-        let rows = self.call(sql, params).await?;
-        if let Some(row) = rows.first() {
-            self.same(Some(get(row, "backend")?))?;
-        }
-        let taken = |row: &Row| {
-            Ok(match get::<i32>(row, "what")? {
-                0 => Taken::Got(number(get(row, "token")?)),
-                1 => Taken::Not,
-                _ => Taken::Collision(get(row, "other")?),
-            })
+        let Some(open) = &self.open else { return Err(Error::unknown("the connection has ended")) };
+        let (marker, up) = (open.marker, open.flags > 0);
+        let schema = &self.settings.schema;
+        let keys: Vec<i64> = asked.iter().map(|ask| key(schema, &ask.enter.place.name)).collect();
+        let other = |i: usize| {
+            let own = asked[i].enter.place.name.key();
+            open.keys.get(&keys[i]).map(|(name, _)| name).filter(|name| *name != own).cloned()
         };
-        rows.iter().map(taken).collect()
+        let others: Vec<Option<String>> = (0..asked.len()).map(other).collect();
+        let attempts: Vec<bool> = (0..asked.len()).map(|i| asked[i].attempt && others[i].is_none()).collect();
+        let stays: Vec<bool> = (0..asked.len()).map(|i| asked[i].stay && others[i].is_none()).collect();
+        let rows = match (asked, up) {
+            ([one], true) if attempts[0] && !is_shared(one.enter) => {
+                self.call(include_str!("session_take.sql"), &[(&keys[0], Type::INT8)]).await?
+            }
+            _ => {
+                let shareds: Vec<bool> = asked.iter().map(|ask| is_shared(ask.enter)).collect();
+                let params: client::Params<'_> = &[
+                    (&keys, Type::INT8_ARRAY),
+                    (&shareds, Type::BOOL_ARRAY),
+                    (&attempts, Type::BOOL_ARRAY),
+                    (&stays, Type::BOOL_ARRAY),
+                    (&!up, Type::BOOL),
+                    (&flags(schema), Type::INT4),
+                    (&flag(marker), Type::INT4),
+                ];
+                self.call(include_str!("session_take_all.sql"), params).await?
+            }
+        };
+        let backend = rows.first().map(|row| get(row, "backend")).transpose()?;
+        self.same(backend)?;
+        let mut taken = Vec::with_capacity(asked.len());
+        for (i, other) in others.into_iter().enumerate() {
+            let row = rows.get(i).ok_or_else(|| Error::new(ErrorKind::Broken, "the database gave no answer"))?;
+            let got = get::<Option<i64>>(row, "token")?;
+            if let Some(open) = &mut self.open {
+                open.flags += usize::from(!up && (stays[i] || got.is_some()));
+                if got.is_some() {
+                    let name = asked[i].enter.place.name.key();
+                    open.keys.entry(keys[i]).or_insert_with(|| (name.to_string(), 0)).1 += 1;
+                }
+            }
+            taken.push(match (other, got) {
+                (Some(other), _) => Taken::Collision(other),
+                (None, Some(got)) => Taken::Got(number(got)),
+                (None, None) => Taken::Not,
+            });
+        }
+        Ok(taken)
     }
 
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
-        let schema = self.settings.schema.clone();
-        if let [Left { place, shared: false, inside: true }] = left {
-            let (key, id) = (key(&schema, &place.name), &place.id.as_bytes()[..]);
-            let params: client::Params<'_> = &[(&place.name.key(), Type::TEXT), (&id, Type::BYTEA), (&key, Type::INT8)];
-            let rows = self.call(include_str!("session_leave.sql"), params).await?;
-            return self.same(rows.first().map(|row| row.get(0)));
+        let inside: Vec<&Left<'_>> = left.iter().filter(|left| left.inside).collect();
+        let keys: Vec<i64> = inside.iter().map(|l| key(&self.settings.schema, &l.place.name)).collect();
+        let shareds: Vec<bool> = inside.iter().map(|l| l.shared).collect();
+        let all: client::Params<'_> = &[(&keys, Type::INT8_ARRAY), (&shareds, Type::BOOL_ARRAY)];
+        let unlock_all = include_str!("session_leave_all.sql");
+        let shown: Vec<&Left<'_>> = left.iter().filter(|left| left.row).collect();
+        let rows = if shown.is_empty() {
+            match &inside[..] {
+                [Left { shared: false, .. }] => {
+                    self.call(include_str!("session_leave.sql"), &[(&keys[0], Type::INT8)]).await?
+                }
+                _ => self.call(unlock_all, all).await?,
+            }
+        } else {
+            let names: Vec<&str> = shown.iter().map(|l| l.place.name.key()).collect();
+            let ids: Vec<&[u8]> = shown.iter().map(|l| &l.place.id.as_bytes()[..]).collect();
+            let gone: client::Params<'_> = &[(&names, Type::TEXT_ARRAY), (&ids, Type::BYTEA_ARRAY)];
+            self.both((include_str!("session_gone.sql"), gone), (unlock_all, all)).await?.1
+        };
+        self.same(rows.first().map(|row| get(row, "backend")).transpose()?)?;
+        if let Some(open) = &mut self.open {
+            for key in keys {
+                if let Some((_, count)) = open.keys.get_mut(&key) {
+                    *count -= 1;
+                    if *count == 0 {
+                        open.keys.remove(&key);
+                    }
+                }
+            }
         }
-        let names: Vec<&str> = left.iter().map(|l| l.place.name.key()).collect();
-        let ids: Vec<&[u8]> = left.iter().map(|l| &l.place.id.as_bytes()[..]).collect();
-        let keys: Vec<i64> = left.iter().map(|l| key(&schema, &l.place.name)).collect();
-        let shareds: Vec<bool> = left.iter().map(|l| l.shared).collect();
-        let insides: Vec<bool> = left.iter().map(|l| l.inside).collect();
-        let params: client::Params<'_> = &[
-            (&names, Type::TEXT_ARRAY),
-            (&ids, Type::BYTEA_ARRAY),
-            (&keys, Type::INT8_ARRAY),
-            (&shareds, Type::BOOL_ARRAY),
-            (&insides, Type::BOOL_ARRAY),
-        ];
-        let rows = self.call("SELECT fencelock.session_leave($1, $2, $3, $4, $5)", params).await?;
+        Ok(())
+    }
+
+    async fn show(&mut self, shown: &[Shown<'_>], all: bool) -> Result<()> {
+        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
+        let marker = open.marker;
+        let times = if all { std::mem::take(&mut open.flags) } else { 0 };
+        let times = i32::try_from(times).unwrap_or(i32::MAX);
+        let schema = self.settings.schema.clone();
+        let down: client::Params<'_> =
+            &[(&flags(&schema), Type::INT4), (&flag(marker), Type::INT4), (&times, Type::INT4)];
+        let take_down = include_str!("session_shown.sql");
+        let rows = if shown.is_empty() {
+            self.call(take_down, down).await?
+        } else {
+            let each = || shown.iter().map(|shown| shown.enter);
+            let names: Vec<&str> = each().map(|t| t.place.name.key()).collect();
+            let longs: Vec<Option<String>> = each().map(|t| t.place.name.long().map(text)).collect();
+            let ids: Vec<&[u8]> = each().map(|t| &t.place.id.as_bytes()[..]).collect();
+            let keys: Vec<i64> = each().map(|t| key(&schema, &t.place.name)).collect();
+            let shareds: Vec<bool> = each().map(is_shared).collect();
+            let numbers: Vec<Option<i64>> =
+                shown.iter().map(|s| s.number.map(|n| i64::try_from(n).unwrap_or(i64::MAX))).collect();
+            let entered: Vec<i64> = shown.iter().map(|s| micros(s.entered)).collect();
+            let admitted: Vec<Option<i64>> = shown.iter().map(|s| s.admitted.map(micros)).collect();
+            let owners: Vec<&[u8]> = each().map(|t| &t.owner.as_bytes()[..]).collect();
+            let hosts: Vec<String> = each().map(|t| text(&t.note.host)).collect();
+            let pids: Vec<i64> = each().map(|t| i64::from(t.note.pid)).collect();
+            let identities: Vec<String> = each().map(|t| text(&t.note.identity)).collect();
+            let reasons: Vec<Option<String>> = each().map(|t| t.note.reason.as_deref().map(text)).collect();
+            let values: Vec<Option<String>> = each().map(|t| t.note.value.as_deref().map(text)).collect();
+            let params: client::Params<'_> = &[
+                (&marker, Type::INT8),
+                (&names, Type::TEXT_ARRAY),
+                (&ids, Type::BYTEA_ARRAY),
+                (&longs, Type::TEXT_ARRAY),
+                (&keys, Type::INT8_ARRAY),
+                (&shareds, Type::BOOL_ARRAY),
+                (&numbers, Type::INT8_ARRAY),
+                (&entered, Type::INT8_ARRAY),
+                (&admitted, Type::INT8_ARRAY),
+                (&owners, Type::BYTEA_ARRAY),
+                (&hosts, Type::TEXT_ARRAY),
+                (&pids, Type::INT8_ARRAY),
+                (&identities, Type::TEXT_ARRAY),
+                (&reasons, Type::TEXT_ARRAY),
+                (&values, Type::TEXT_ARRAY),
+            ];
+            self.both((include_str!("session_show.sql"), params), (take_down, down)).await?.1
+        };
+        self.same(rows.first().map(|row| get(row, "backend")).transpose()?)
+    }
+
+    async fn lower(&mut self, name: &Name) -> Result<()> {
+        // Beside one's own exclusive lock the shared one is always got.
+        let sql = "SELECT pg_backend_pid(), pg_advisory_lock_shared($1)::text, pg_advisory_unlock($1)";
+        let rows = self.call(sql, &[(&key(&self.settings.schema, name), Type::INT8)]).await?;
         self.same(rows.first().map(|row| row.get(0)))
     }
 
@@ -303,37 +391,32 @@ impl Driver for Postgres {
         self.same(rows.first().map(|row| row.get(0)))
     }
 
-    async fn say(&mut self, place: &Place, to_shared: bool, note: Option<&Note>) -> Result<()> {
-        let key = key(&self.settings.schema, &place.name);
-        let said = note.is_some();
-        let note = note.cloned().unwrap_or_default();
-        let params: client::Params<'_> = &[
-            (&place.name.key(), Type::TEXT),
-            (&&place.id.as_bytes()[..], Type::BYTEA),
-            (&key, Type::INT8),
-            (&to_shared, Type::BOOL),
-            (&said, Type::BOOL),
-            (&text(&note.host), Type::TEXT),
-            (&i64::from(note.pid), Type::INT8),
-            (&text(&note.identity), Type::TEXT),
-            (&note.reason.as_deref().map(text), Type::TEXT),
-            (&note.value.as_deref().map(text), Type::TEXT),
-        ];
-        let rows = self.call("SELECT fencelock.session_say($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)", params).await?;
-        self.same(rows.first().map(|row| row.get(0)))
+    async fn inspect(&mut self, name: &Name) -> Result<Look<Picture>> {
+        let (sql, class, own) = self.behind();
+        let behind: (&str, client::Params<'_>) = (sql, &[(&class, Type::INT4), (&own, Type::INT4)]);
+        let key = key(&self.settings.schema, name);
+        let params: client::Params<'_> = &[(&name.key(), Type::TEXT), (&key, Type::INT8)];
+        let (behind, rows) = self.both(behind, (include_str!("session_inspect.sql"), params)).await?;
+        let behind = behind.first().map(|row| get(row, "behind")).transpose()?.unwrap_or(false);
+        let mut picture = Picture { capacity: 0, all: Vec::new(), other: None };
+        for row in &rows {
+            picture.other = get(row, "other")?;
+            if picture.other.is_none() {
+                let (capacity, seen) = seen_of(row)?;
+                picture.capacity = if picture.all.is_empty() { capacity } else { picture.capacity };
+                picture.all.push(seen);
+            }
+        }
+        Ok(Look { found: picture, behind })
     }
 
-    async fn inspect(&mut self, name: &Name) -> Result<(u32, Vec<Seen>)> {
-        let params: client::Params<'_> = &[(&name.key(), Type::TEXT)];
-        let rows = self.call("SELECT * FROM fencelock.session_inspect($1)", params).await?;
-        let all = rows.iter().map(seen_of).collect::<Result<Vec<_>>>()?;
-        Ok((all.first().map_or(0, |(capacity, _)| *capacity), all.into_iter().map(|(_, seen)| seen).collect()))
-    }
-
-    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Look<Vec<Listed>>> {
+        let (sql, class, own) = self.behind();
+        let behind: (&str, client::Params<'_>) = (sql, &[(&class, Type::INT4), (&own, Type::INT4)]);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let params: client::Params<'_> = &[(&prefix, Type::TEXT), (&after, Type::TEXT), (&limit, Type::INT8)];
-        let rows = self.call("SELECT * FROM fencelock.session_list($1, $2, $3)", params).await?;
+        let (behind, rows) = self.both(behind, ("SELECT * FROM fencelock.session_list($1, $2, $3)", params)).await?;
+        let behind = behind.first().map(|row| get(row, "behind")).transpose()?.unwrap_or(false);
         let listed = |row: &Row| {
             let count = |column| Ok::<_, Error>(usize::try_from(get::<i64>(row, column)?).unwrap_or(0));
             Ok(Listed {
@@ -343,13 +426,20 @@ impl Driver for Postgres {
                 held: get::<Option<i64>>(row, "held")?.map(duration),
             })
         };
-        rows.iter().map(listed).collect()
+        Ok(Look { found: rows.iter().map(listed).collect::<Result<_>>()?, behind })
     }
 
     async fn marks(&mut self, scopes: &[Scope]) -> Result<Vec<String>> {
+        let schema = self.settings.schema.clone();
+        let key = |scope: &Scope| match scope {
+            Scope::Name(name) => Some(key(&schema, name)),
+            Scope::Prefix(_) => None,
+        };
+        let keys: Vec<Option<i64>> = scopes.iter().map(key).collect();
         let (scopes, prefixes) = spelled_scopes(scopes);
-        let params: client::Params<'_> = &[(&scopes, Type::TEXT_ARRAY), (&prefixes, Type::BOOL_ARRAY)];
-        let rows = self.call("SELECT mark FROM fencelock.session_mark($1, $2)", params).await?;
+        let params: client::Params<'_> =
+            &[(&scopes, Type::TEXT_ARRAY), (&prefixes, Type::BOOL_ARRAY), (&keys, Type::INT8_ARRAY)];
+        let rows = self.call(include_str!("session_marks.sql"), params).await?;
         rows.iter().map(|row| get(row, "mark")).collect()
     }
 }

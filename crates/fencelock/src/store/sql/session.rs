@@ -4,7 +4,8 @@
 //! that a leave never overtakes an enter that was given up. The server's locks are re-entrant within a connection, so the
 //! tickets of this client are kept apart here, before the server is asked. Whoever has to wait is tried again and again, all of
 //! the client in one call: a blocked statement would take a connection for each name, and cannot be given up safely. Beside
-//! each lock a row says whose it is; it counts only while its connection lives.
+//! each lock a row says whose it is; it counts only while its connection lives. Who goes again at once never gets one: see
+//! `telling.rs`.
 
 use super::{Ears, lock};
 use crate::clock::{Clock, Moment};
@@ -21,10 +22,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use driver::{Ask, Driver, Left, Taken};
+pub(crate) use driver::{Ask, Driver, Left, Look, Picture, Shown, Taken, is_shared};
 
 mod actor;
 mod driver;
+mod telling;
 
 /// What the callers and the connection's task share.
 #[derive(Debug, Default)]

@@ -1,13 +1,14 @@
 //! The connection's task: the tickets of this client, in their lines, and when the server is asked for them.
 
 use super::driver::{Ask, Driver, Left, Taken, is_shared};
+use super::telling::{Look, Looking, Row};
 use super::{Job, Shared};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::lock;
 use crate::store::{
-    Enter, Entered, Line, Listed, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, Waited, waiting_lease,
+    Enter, Entered, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, Waited, waiting_lease,
 };
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -28,12 +29,15 @@ const WATCHING: Duration = Duration::from_millis(400);
 const AT_ONCE: usize = 128;
 
 /// A ticket of this client.
-struct Ticket {
-    enter: Enter,
+pub(super) struct Ticket {
+    pub(super) enter: Enter,
     /// Its number, once it is inside.
-    number: Option<u64>,
-    entered: Moment,
-    admitted: Option<Moment>,
+    pub(super) number: Option<u64>,
+    pub(super) entered: Moment,
+    pub(super) admitted: Option<Moment>,
+    pub(super) row: Row,
+    /// When something changed that the table is to show.
+    pub(super) changed: Moment,
 }
 
 /// An enter, and who asked for it.
@@ -42,9 +46,9 @@ type Entering = (Enter, oneshot::Sender<Result<Entered>>);
 type Leaving = (Vec<Place>, oneshot::Sender<Result<Vec<Presence>>>);
 
 /// An enter that the server is asked for.
-struct Asked {
-    enter: Enter,
-    answer: oneshot::Sender<Result<Entered>>,
+pub(super) struct Asked {
+    pub(super) enter: Enter,
+    pub(super) answer: oneshot::Sender<Result<Entered>>,
     attempt: bool,
     ahead: Option<Seen>,
 }
@@ -56,12 +60,18 @@ enum Before {
 }
 
 /// Somebody is there: then one waits, or not.
-fn not_yet(enter: &Enter, ahead: Option<Seen>) -> Entered {
+pub(super) fn not_yet(enter: &Enter, ahead: Option<Seen>) -> Entered {
     if enter.queue {
         Entered::Queued { token: None, lease: waiting_lease(enter.lease), ahead }
     } else {
         Entered::Full { holder: ahead }
     }
+}
+
+/// Two names with one key.
+pub(super) fn collision(name: &Name, other: &str) -> Error {
+    let message = format!("its key is that of {}, which is in use: use mode=rows", crate::name::printable(other));
+    Error::new(ErrorKind::Unsupported, message).named(name.shown())
 }
 
 /// The jobs before the one that closes the store, and whether there is one.
@@ -78,12 +88,19 @@ fn until_closed(jobs: impl Iterator<Item = Job>) -> (Vec<Job>, bool) {
 
 /// The connection's task.
 pub(super) struct Actor<D> {
-    driver: D,
+    pub(super) driver: D,
     /// Whether the server knows shared locks.
     readers: bool,
     shared: Arc<Shared>,
-    clock: Clock,
-    lines: BTreeMap<String, Vec<Ticket>>,
+    pub(super) clock: Clock,
+    pub(super) lines: BTreeMap<String, Vec<Ticket>>,
+    /// When to see what the table does not show yet; never, if it shows everything.
+    pub(super) show_at: Moment,
+    /// Since when it has not shown everything, and since when that has not become more.
+    pub(super) behind: Moment,
+    pub(super) calm: Moment,
+    /// Looks that wait for other clients to catch up.
+    pub(super) looking: Vec<Looking>,
     tried_at: Moment,
     /// Since when nothing has happened to those who wait.
     stirred: Moment,
@@ -98,6 +115,10 @@ impl<D: Driver> Actor<D> {
             readers,
             shared,
             lines: BTreeMap::new(),
+            show_at: Moment::FAR,
+            behind: Moment::default(),
+            calm: Moment::default(),
+            looking: Vec::new(),
             tried_at: Moment::default(),
             stirred: clock.now(),
             watched_at: Moment::default(),
@@ -110,7 +131,12 @@ impl<D: Driver> Actor<D> {
         // So that the first call need not wait for it. If it fails, that call says why.
         let _ = self.driver.open().await;
         loop {
-            let wake_at = self.wake_at();
+            let mut wake_at = self.wake_at();
+            if wake_at <= self.clock.now() {
+                // Whatever else is asked for: else a busy client would never come to it.
+                self.tick().await;
+                wake_at = self.wake_at();
+            }
             let next = {
                 let timer = self.clock.sleep_until(wake_at);
                 let ended = self.driver.ended();
@@ -131,7 +157,7 @@ impl<D: Driver> Actor<D> {
                     }
                 }
                 Some(None) => self.lose(),
-                None => self.tick().await,
+                None => {}
             }
         }
         self.driver.close();
@@ -147,7 +173,7 @@ impl<D: Driver> Actor<D> {
     }
 
     fn wake_at(&self) -> Moment {
-        let mut at = Moment::FAR;
+        let mut at = self.looking.iter().map(|looking| looking.again).fold(self.show_at, Moment::min);
         if self.waits() {
             at = self.tried_at.after(self.pause());
         }
@@ -160,6 +186,7 @@ impl<D: Driver> Actor<D> {
     /// The connection is gone, and with it everything that hung on it.
     fn lose(&mut self) {
         self.driver.close();
+        self.show_at = Moment::FAR;
         for ticket in std::mem::take(&mut self.lines).into_values().flatten() {
             let place = &ticket.enter.place;
             self.shared.ears.tell(place.id, &Waited::Gone);
@@ -170,8 +197,17 @@ impl<D: Driver> Actor<D> {
         }
     }
 
+    /// Opens the connection, if it is not open.
+    pub(super) async fn connected(&mut self) -> Result<()> {
+        if !self.driver.is_open() {
+            self.lose();
+            self.driver.open().await?;
+        }
+        Ok(())
+    }
+
     /// An error of the driver: with the connection goes everything.
-    fn failed(&mut self, error: Error) -> Error {
+    pub(super) fn failed(&mut self, error: Error) -> Error {
         if !self.driver.is_open() {
             self.lose();
         }
@@ -237,10 +273,9 @@ impl<D: Driver> Actor<D> {
                 drop(answer.send(Ok(self.look(&place))));
             }
             Job::Change(place, weight, note, answer) => drop(answer.send(self.change(&place, weight, note).await)),
-            Job::Inspect(name, answer) => drop(answer.send(self.inspect(&name).await)),
+            Job::Inspect(name, answer) => self.see(Look::Line(name, answer), self.clock.now()).await,
             Job::List(prefix, after, limit, answer) => {
-                let listed = self.list(&prefix, after.as_deref(), limit).await;
-                drop(answer.send(listed));
+                self.see(Look::Names { prefix, after, limit, answer }, self.clock.now()).await;
             }
             Job::Watch => {
                 // Whoever begins to watch is told to look once: what it has seen may be older than our last look.
@@ -251,7 +286,7 @@ impl<D: Driver> Actor<D> {
         }
     }
 
-    fn ticket(&mut self, place: &Place) -> Option<&mut Ticket> {
+    pub(super) fn ticket(&mut self, place: &Place) -> Option<&mut Ticket> {
         self.lines.get_mut(place.name.key())?.iter_mut().find(|ticket| ticket.enter.place.id == place.id)
     }
 
@@ -263,7 +298,7 @@ impl<D: Driver> Actor<D> {
         }
     }
 
-    /// Enters tickets of different lines, in one call.
+    /// Enters tickets of different lines, in one call; in none, if all of them wait for one of ours and the table is behind anyway.
     async fn enter_all(&mut self, enters: Vec<Entering>) {
         let mut asked: Vec<Asked> = Vec::with_capacity(enters.len());
         for (enter, answer) in enters {
@@ -279,7 +314,11 @@ impl<D: Driver> Actor<D> {
         let ttl = self.ttl(asked.iter().map(|one| one.enter.lease).max().unwrap_or_default());
         let asks: Vec<Ask<'_>> =
             asked.iter().map(|one| Ask { enter: &one.enter, attempt: one.attempt, stay: one.enter.queue }).collect();
-        let taken = self.driver.take(ttl, &asks).await.map_err(|error| self.failed(error));
+        let taken = if self.driver.is_behind() && !asks.iter().any(|ask| ask.attempt) {
+            Ok(asks.iter().map(|_| Taken::Not).collect())
+        } else {
+            self.driver.take(ttl, &asks).await.map_err(|error| self.failed(error))
+        };
         let mut taken = match taken {
             Ok(taken) => taken.into_iter(),
             Err(error) => {
@@ -299,9 +338,7 @@ impl<D: Driver> Actor<D> {
         }
         // Somebody of another client is there: who?
         for one in unseen {
-            let found = self.driver.inspect(&one.enter.place.name).await.map_err(|error| self.failed(error));
-            let holder = |(_, all): (u32, Vec<Seen>)| all.into_iter().find(|seen| seen.admitted.is_some());
-            drop(one.answer.send(found.map(|found| not_yet(&one.enter, holder(found)))));
+            self.see(Look::Holder(one), self.clock.now()).await;
         }
     }
 
@@ -317,10 +354,7 @@ impl<D: Driver> Actor<D> {
                 None => Entered::Queued { token: None, lease: waiting_lease(enter.lease), ahead: None },
             }));
         }
-        if !self.driver.is_open() {
-            self.lose();
-            self.driver.open().await?;
-        }
+        self.connected().await?;
         if self.lines.values().map(Vec::len).sum::<usize>() + others >= MOST {
             let message = format!("a client keeps {MOST} locks of connections at most, and has them; use mode=rows");
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -346,18 +380,15 @@ impl<D: Driver> Actor<D> {
         let number = match taken {
             Some(Taken::Got(number)) => Some(number),
             Some(Taken::Not) => None,
-            Some(Taken::Mismatch(there)) => return Err(Error::mismatch(&name.shown(), enter.capacity, there)),
-            Some(Taken::Collision(other)) => {
-                let message =
-                    format!("its key is that of {}, which is in use: use mode=rows", crate::name::printable(&other));
-                return Err(Error::new(ErrorKind::Unsupported, message).named(name.shown()));
-            }
+            Some(Taken::Collision(other)) => return Err(collision(name, &other)),
             None => return Err(Error::new(ErrorKind::Broken, "the database gave no answer").effect_unknown()),
         };
         if number.is_some() || enter.queue {
             let now = self.clock.now();
-            let ticket = Ticket { enter: enter.clone(), number, entered: now, admitted: number.map(|_| now) };
+            let admitted = number.map(|_| now);
+            let ticket = Ticket { enter: enter.clone(), number, entered: now, admitted, row: Row::Missing, changed: now };
             self.lines.entry(name.key().to_string()).or_default().push(ticket);
+            self.falls_behind();
             self.shared.hints.tell(name);
             if number.is_none() {
                 self.stirred = now;
@@ -384,22 +415,25 @@ impl<D: Driver> Actor<D> {
         }
     }
 
-    async fn leave(&mut self, batch: &[Place]) -> Result<Vec<Presence>> {
+    pub(super) async fn leave(&mut self, batch: &[Place]) -> Result<Vec<Presence>> {
         let mut left = Vec::new();
         let mut found = Vec::with_capacity(batch.len());
         for (i, place) in batch.iter().enumerate() {
             let again = batch[..i].contains(place);
-            let there =
-                self.ticket(place).filter(|_| !again).map(|ticket| (is_shared(&ticket.enter), ticket.number.is_some()));
+            let there = self.ticket(place).filter(|_| !again);
             found.push(if there.is_some() { Presence::There } else { Presence::Gone });
-            if let Some((shared, inside)) = there {
-                left.push(Left { place, shared, inside });
+            if let Some(ticket) = there {
+                let (shared, inside) = (is_shared(&ticket.enter), ticket.number.is_some());
+                left.push(Left { place, shared, inside, row: ticket.row != Row::Missing });
             }
         }
         if left.is_empty() {
             return Ok(found);
         }
-        self.driver.put_back(&left).await.map_err(|error| self.failed(error))?;
+        // Of who waits and has no row the server knows nothing.
+        if left.iter().any(|left| left.inside || left.row) {
+            self.driver.put_back(&left).await.map_err(|error| self.failed(error))?;
+        }
         for Left { place, .. } in &left {
             if let Some(line) = self.lines.get_mut(place.name.key()) {
                 line.retain(|ticket| ticket.enter.place.id != place.id);
@@ -444,8 +478,10 @@ impl<D: Driver> Actor<D> {
         if weight.is_some() && !readers {
             return Err(Error::new(ErrorKind::Unsupported, "this store keeps no readers and no permits"));
         }
-        let inside = ticket.number.is_some();
-        self.driver.say(place, lower && inside, note.as_ref()).await.map_err(|error| self.failed(error))?;
+        if lower && ticket.number.is_some() {
+            self.driver.lower(&place.name).await.map_err(|error| self.failed(error))?;
+        }
+        let now = self.clock.now();
         if let Some(ticket) = self.ticket(place) {
             if lower {
                 ticket.enter.weight = 1;
@@ -454,31 +490,15 @@ impl<D: Driver> Actor<D> {
             if let Some(note) = note {
                 ticket.enter.note = note;
             }
+            ticket.changes(now);
         }
+        // At once: a reader who comes now must not be told of a writer.
+        self.show(true).await?;
         self.shared.hints.tell(&place.name);
         if lower {
             self.try_lines(&[place.name.key().to_string()]).await;
         }
         Ok(Presence::There)
-    }
-
-    async fn inspect(&mut self, name: &Name) -> Result<Line> {
-        if !self.driver.is_open() {
-            self.lose();
-            self.driver.open().await?;
-        }
-        let (capacity, all) = self.driver.inspect(name).await.map_err(|error| self.failed(error))?;
-        let (mut inside, waiting): (Vec<Seen>, Vec<Seen>) = all.into_iter().partition(|seen| seen.admitted.is_some());
-        inside.sort_by_key(|seen| seen.token);
-        Ok(Line { capacity, inside, waiting })
-    }
-
-    async fn list(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Listed>> {
-        if !self.driver.is_open() {
-            self.lose();
-            self.driver.open().await?;
-        }
-        self.driver.list(prefix, after, limit).await.map_err(|error| self.failed(error))
     }
 
     async fn tick(&mut self) {
@@ -493,6 +513,12 @@ impl<D: Driver> Actor<D> {
             self.watched_at = self.clock.now();
         }
         self.marks.retain(|scope, _| scopes.contains(scope));
+        if self.show_at <= self.clock.now()
+            && let Err(error) = self.show(false).await
+        {
+            tracing::debug!(%error, "cannot say who has what");
+        }
+        self.look_again().await;
     }
 
     async fn compare(&mut self, scopes: &[Scope]) {
@@ -533,7 +559,7 @@ impl<D: Driver> Actor<D> {
     async fn try_lines(&mut self, keys: &[String]) {
         let next: Vec<Enter> = self.next(keys).into_iter().cloned().collect();
         for some in next.chunks(AT_ONCE) {
-            let asks: Vec<Ask<'_>> = some.iter().map(|enter| Ask { enter, attempt: true, stay: true }).collect();
+            let asks: Vec<Ask<'_>> = some.iter().map(|enter| Ask { enter, attempt: true, stay: false }).collect();
             let ttl = self.ttl(Duration::ZERO);
             let taken = match self.driver.take(ttl, &asks).await {
                 Ok(taken) => taken,
@@ -549,8 +575,11 @@ impl<D: Driver> Actor<D> {
                 if let Some(ticket) = self.ticket(&enter.place) {
                     ticket.number = Some(number);
                     ticket.admitted = Some(now);
+                    ticket.changes(now);
                 }
+                self.falls_behind();
                 self.stirred = now;
+                self.got(&enter.place, number);
                 self.shared.ears.tell(enter.place.id, &Waited::Admitted { token: number });
                 self.shared.hints.tell(&enter.place.name);
             }
