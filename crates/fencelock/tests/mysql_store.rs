@@ -17,6 +17,8 @@ mod replica;
 mod rights;
 #[path = "mysql_store/server.rs"]
 mod server;
+#[path = "sql_store/showing.rs"]
+mod showing;
 #[path = "sql_store/soak.rs"]
 mod soak;
 #[path = "mysql_store/tables.rs"]
@@ -63,6 +65,14 @@ async fn deadlocks(server: &server::Server) -> i64 {
         eprintln!("the last deadlock: {}", last.split("\nTRANSACTIONS\n").next().unwrap_or(last));
     }
     count
+}
+
+/// How many session locks have a row, and how many clients have more to tell.
+async fn left_behind(server: &server::Server, url: &str) -> (i64, i64) {
+    let mut sql = server.sql(url.rsplit('/').next().expect("the URL names a database")).await;
+    let count = "SELECT (SELECT COUNT(*) FROM fencelock_session),
+        (SELECT COUNT(*) FROM fencelock_client WHERE IS_USED_LOCK(CONCAT(CAST(marker AS CHAR), ':behind')) IS NOT NULL)";
+    sql.query_first(count).await.expect("a count").expect("one row")
 }
 
 /// Ends a statement of somebody, as a timeout would, or a connection.

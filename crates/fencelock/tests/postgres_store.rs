@@ -19,6 +19,8 @@ mod rights;
 mod server;
 #[path = "postgres_store/session.rs"]
 mod session;
+#[path = "sql_store/showing.rs"]
+mod showing;
 #[path = "sql_store/soak.rs"]
 mod soak;
 #[path = "postgres_store/standby.rs"]
@@ -50,6 +52,14 @@ async fn alone() -> (server::Server, String) {
     let server = tokio::task::spawn_blocking(|| server::Server::start(&[])).await.expect("a server");
     let url = server.url("alone");
     (server, url)
+}
+
+/// How many session locks have a row, and how many clients have more to tell.
+async fn left_behind(server: &server::Server, _url: &str) -> (i64, i64) {
+    let count = "SELECT (SELECT count(*) FROM alone.session),
+        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2)";
+    let row = server.sql().await.query_one(count, &[]).await.expect("a count");
+    (row.get(0), row.get(1))
 }
 
 /// How many deadlocks there have been.

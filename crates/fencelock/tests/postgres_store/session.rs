@@ -75,6 +75,32 @@ async fn a_silent_client_is_let_go_after_its_lease() {
     guard.release().await.unwrap();
 }
 
+/// Another name has the key: it is told, and not taken for the same lock.
+#[tokio::test]
+async fn two_names_with_one_key_are_told_apart() {
+    let server = Server::start(&[]);
+    let locks = connect(&server, "keys").await;
+    let key =
+        "('x' || substr(encode(sha256('keys'::bytea || '\\x00'::bytea || 'x'::bytea), 'hex'), 1, 16))::bit(64)::bigint";
+    let sql = server.sql().await;
+    // Somebody else has it under another name: the lock, the marker of a connection that lives, and the row.
+    sql.batch_execute(&format!(
+        "SELECT pg_advisory_lock({key}), pg_advisory_lock(77);
+         INSERT INTO keys.session VALUES ('other', '\\x01', NULL, {key}, 77, false, 1, now(), now(), '\\x02', 'h', 1, 'i', NULL, NULL)"
+    ))
+    .await
+    .unwrap();
+    for error in [
+        soon("a try", locks.mutex("x").try_lock()).await.unwrap_err(),
+        soon("a wait", locks.mutex("x").lock()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("other"), "{error}");
+    }
+    sql.batch_execute(&format!("DELETE FROM keys.session; SELECT pg_advisory_unlock({key})")).await.unwrap();
+    soon("the lock", locks.mutex("x").lock()).await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn there_is_an_end_to_what_one_client_may_hold() {
     let server = Server::shared();

@@ -19,7 +19,8 @@ use std::time::Duration;
 /// A lock is held as long as the client's one connection lives, which is on the library thread. The server frees it at once when
 /// the client's process dies, and when the connection was silent for the longest lease that the client has asked for. There are
 /// no permits, no order among clients who wait (the client's own wait in order), and at most 2,000 locks per client, since the
-/// server's memory for them is small. Waiting is asking again and again. A pooler that shares connections between transactions
+/// server's memory for them is small. Waiting is asking again and again. Whoever looks at a lock that was taken a moment ago waits
+/// some milliseconds until its holder has said who it is. A pooler that shares connections between transactions
 /// is found out and refused. Nothing is shared with locks that are rows.
 #[derive(Debug)]
 pub struct SessionStore {
@@ -80,7 +81,7 @@ impl Store for SessionStore {
         self.session.attach(host);
     }
 
-    /// One round trip; one more to say who is inside where it was refused.
+    /// One round trip; at least one more to say who is inside where it was refused; none behind a waiter of one's own.
     fn enter<'a>(&'a self, batch: &'a [Enter]) -> BoxFuture<'a, Result<Vec<Entered>>> {
         Box::pin(async move {
             check_batch(batch, &self.capability())?;

@@ -7,9 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::lock;
-use crate::store::{
-    Enter, Entered, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, Waited, waiting_lease,
-};
+use crate::store::{Enter, Entered, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, Waited, waiting_lease};
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
@@ -386,7 +384,8 @@ impl<D: Driver> Actor<D> {
         if number.is_some() || enter.queue {
             let now = self.clock.now();
             let admitted = number.map(|_| now);
-            let ticket = Ticket { enter: enter.clone(), number, entered: now, admitted, row: Row::Missing, changed: now };
+            let ticket =
+                Ticket { enter: enter.clone(), number, entered: now, admitted, row: Row::Missing, changed: now };
             self.lines.entry(name.key().to_string()).or_default().push(ticket);
             self.falls_behind();
             self.shared.hints.tell(name);

@@ -1,0 +1,89 @@
+//! Locks that belong to a connection: what others see of them, whether they have a row yet or not.
+
+use crate::{alone, left_behind, soon};
+use fencelock::{ErrorKind, Locks};
+use std::time::Duration;
+
+async fn connect(url: &str) -> Locks {
+    let url = format!("{url}{}mode=session", if url.contains('?') { '&' } else { '?' });
+    Locks::connect(&url).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_was_answered_is_seen_by_everybody() {
+    let (_server, url) = alone().await;
+    let (holder, other, third) = (connect(&url).await, connect(&url).await, connect(&url).await);
+    for round in 0..20 {
+        let name = format!("seen/{round}");
+        let guard = holder.mutex(&name).lock().await.unwrap();
+        let token = guard.token().number();
+        let line = soon("a look", other.inspect(&name)).await.unwrap();
+        assert_eq!(line.inside.iter().map(|seen| seen.token).collect::<Vec<_>>(), [Some(token)], "round {round}");
+        let error = soon("a try", third.mutex(&name).try_lock()).await.unwrap_err();
+        assert_eq!((error.kind(), error.holder().and_then(|holder| holder.token)), (ErrorKind::Held, Some(token)));
+        guard.release().await.unwrap();
+        let line = soon("a look", other.inspect(&name)).await.unwrap();
+        assert!(line.inside.is_empty(), "round {round}: {line:?}");
+
+        // A name that nobody has looked at before, among all names.
+        let name = format!("listed/{round}");
+        let guard = holder.mutex(&name).lock().await.unwrap();
+        let listed = soon("a list", other.list("listed")).await.unwrap();
+        assert_eq!(listed.iter().map(|one| one.name.shown()).collect::<Vec<_>>(), [name], "round {round}");
+        guard.release().await.unwrap();
+        assert!(soon("a list", other.list("listed")).await.unwrap().is_empty(), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_and_then_has_it_is_seen_as_such() {
+    let (_server, url) = alone().await;
+    let (one, two, other) = (connect(&url).await, connect(&url).await, connect(&url).await);
+    let guard = one.mutex("x").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = two.mutex("x");
+        async move { mutex.lock().await }
+    });
+    soon("who waits", async {
+        while other.inspect("x").await.unwrap().waiting.len() != 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    guard.release().await.unwrap();
+    let guard = soon("its turn", waiting).await.unwrap().unwrap();
+    let line = soon("a look", other.inspect("x")).await.unwrap();
+    let inside: Vec<_> = line.inside.iter().map(|seen| seen.token).collect();
+    assert_eq!((inside, line.waiting.len()), (vec![Some(guard.token().number())], 0));
+    guard.release().await.unwrap();
+    assert!(soon("a look", other.inspect("x")).await.unwrap().inside.is_empty());
+}
+
+/// Asked for one by one and many at a time, got and not got, left inside and while waiting.
+#[tokio::test]
+async fn nothing_is_left_behind_of_what_came_and_went() {
+    let (server, url) = alone().await;
+    let (locks, other) = (connect(&url).await, connect(&url).await);
+    for round in 0..30 {
+        let kept = other.mutex("kept").lock().await.unwrap();
+        let cycle = |i: usize| {
+            let mutex = locks.mutex(&format!("{}", i % 12));
+            async move { mutex.lock().await.unwrap().release().await.unwrap() }
+        };
+        futures_util::future::join_all((0..16).map(cycle)).await;
+        let refused = locks.mutex("kept").try_lock().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Held);
+        let limit = Duration::from_millis(if round == 0 { 80 } else { 1 });
+        let late = locks.mutex("kept").lock_within(limit).await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        kept.release().await.unwrap();
+    }
+    soon("no row, and no flag", async {
+        while left_behind(&server, &url).await != (0, 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let guard = other.mutex("0").try_lock().await.unwrap();
+    guard.release().await.unwrap();
+}
