@@ -1,7 +1,9 @@
-//! Locks that belong to a connection: what others see of them, whether they have a row yet or not.
+//! Locks that belong to a connection: what others see of them, whether they have a row yet or not, and when others get them.
 
 use crate::{alone, left_behind, soon};
-use fencelock::{ErrorKind, Locks};
+use fencelock::{ErrorKind, Locks, Options};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 async fn connect(url: &str) -> Locks {
@@ -86,4 +88,48 @@ async fn nothing_is_left_behind_of_what_came_and_went() {
     .await;
     let guard = other.mutex("0").try_lock().await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// A crowd passes the lock on among its own, and stops for those of another client: who waits, and who only tries. Numbers grow all
+/// the while, and nobody is inside beside another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_one_client_lets_others_in() {
+    let (_server, url) = alone().await;
+    let (crowd, other) = (connect(&url).await, connect(&url).await);
+    let (stop, last, passed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let shared = Arc::new((stop, last, passed));
+    let workers = (0..8).map(|_| {
+        let (mutex, shared) = (crowd.mutex("crowded"), shared.clone());
+        tokio::spawn(async move {
+            while !shared.0.load(Ordering::SeqCst) {
+                let guard = mutex.lock().await.unwrap();
+                let before = shared.1.swap(guard.token().number(), Ordering::SeqCst);
+                assert!(before < guard.token().number(), "{} after {before}", guard.token());
+                tokio::task::yield_now().await;
+                assert_eq!(shared.1.load(Ordering::SeqCst), guard.token().number(), "somebody else was inside");
+                shared.2.fetch_add(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    for round in 0..4 {
+        let until = shared.2.load(Ordering::SeqCst) + 40;
+        soon("the crowd goes on", async {
+            while shared.2.load(Ordering::SeqCst) < until {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+        // Who only tries has a chance ten times a second, and no more than that.
+        let options = if round < 3 { Options::new() } else { Options::new().unfair() };
+        let guard = other.mutex("crowded").lock_with(options.wait(Duration::from_secs(120))).await.unwrap();
+        let before = shared.1.swap(guard.token().number(), Ordering::SeqCst);
+        assert!(before < guard.token().number(), "{} after {before}", guard.token());
+        guard.release().await.unwrap();
+    }
+    shared.0.store(true, Ordering::SeqCst);
+    for worker in workers {
+        soon("its end", worker).await.unwrap();
+    }
 }

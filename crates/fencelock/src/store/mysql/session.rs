@@ -265,6 +265,32 @@ impl Driver for Mysql {
         Ok(taken)
     }
 
+    /// One round trip: one statement; two on MySQL.
+    async fn pass_on(&mut self, ttl: Duration, count: usize) -> Result<Vec<u64>> {
+        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
+        let flag = if open.flags > 0 { String::new() } else { format!(", GET_LOCK('{}{FLAG}', 0)", open.marker) };
+        open.flags = open.flags.max(1);
+        open.grants += count as u64;
+        let (first, numbers) = match open.numbers {
+            Numbers::Sequence => (String::new(), vec![", NEXTVAL(fencelock_number)".to_string(); count]),
+            Numbers::Row => (
+                format!("UPDATE fencelock_token SET last = LAST_INSERT_ID(last + {count}) WHERE one = 1;\n"),
+                (0..count).rev().map(|i| format!(", LAST_INSERT_ID() - {i}")).collect(),
+            ),
+        };
+        let script = format!("{}{first}SELECT CONNECTION_ID(){}{flag}\n", self.ttl(ttl), numbers.concat());
+        let row = self.run_ending(&script).await?;
+        (0..count).map(|i| Ok(number(Some(int(&row, 1 + i)?.ok_or_else(broken)?)))).collect()
+    }
+
+    async fn is_wanted(&mut self, name: &Name) -> Result<bool> {
+        let (name, marker) = (bytes(name.key().as_bytes()), self.marker());
+        let script = format!(
+            "SELECT CONNECTION_ID(), EXISTS (SELECT 1 FROM fencelock_session s WHERE s.name = {name} AND s.number IS NULL AND s.marker <> '{marker}' AND {LIVE})\n"
+        );
+        Ok(int(&self.run_ending(&script).await?, 1)? == Some(1))
+    }
+
     /// One round trip of two statements; of one, if there are no rows.
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
         let (mut rows, mut script) = (Vec::new(), String::from("SELECT CONNECTION_ID()"));

@@ -284,6 +284,32 @@ impl Driver for Postgres {
         Ok(taken)
     }
 
+    async fn pass_on(&mut self, ttl: Duration, count: usize) -> Result<Vec<u64>> {
+        if self.open.as_ref().is_some_and(|open| open.ttl != Some(ttl)) {
+            self.touch(ttl).await?;
+        }
+        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
+        let (marker, up) = (open.marker, open.flags > 0);
+        open.flags = open.flags.max(1);
+        let count = i32::try_from(count).unwrap_or(i32::MAX);
+        let numbers: (&str, client::Params<'_>) = (include_str!("session_pass_on.sql"), &[(&count, Type::INT4)]);
+        let rows = if up {
+            self.call(numbers.0, numbers.1).await?
+        } else {
+            let flag: client::Params<'_> = &[(&flags(&self.settings.schema), Type::INT4), (&flag(marker), Type::INT4)];
+            self.both(("SELECT pg_advisory_lock($1, $2)::text", flag), numbers).await?.1
+        };
+        self.same(rows.first().map(|row| get(row, "backend")).transpose()?)?;
+        rows.iter().map(|row| get(row, "token").map(number)).collect()
+    }
+
+    async fn is_wanted(&mut self, name: &Name) -> Result<bool> {
+        let marker = self.open.as_ref().map_or(0, |open| open.marker);
+        let params: client::Params<'_> = &[(&name.key(), Type::TEXT), (&marker, Type::INT8)];
+        let rows = self.call(include_str!("session_wanted.sql"), params).await?;
+        rows.first().map_or(Ok(false), |row| get(row, "wanted"))
+    }
+
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
         let inside: Vec<&Left<'_>> = left.iter().filter(|left| left.inside).collect();
         let keys: Vec<i64> = inside.iter().map(|l| key(&self.settings.schema, &l.place.name)).collect();

@@ -5,7 +5,7 @@
 //! tickets of this client are kept apart here, before the server is asked. Whoever has to wait is tried again and again, all of
 //! the client in one call: a blocked statement would take a connection for each name, and cannot be given up safely. Beside
 //! each lock a row says whose it is; it counts only while its connection lives. Who goes again at once never gets one: see
-//! `telling.rs`.
+//! `telling.rs`. A lock that is given back here and waited for here stays with the connection for a while: see `turns.rs`.
 
 use super::{Ears, lock};
 use crate::clock::{Clock, Moment};
@@ -27,6 +27,7 @@ pub(crate) use driver::{Ask, Driver, Left, Look, Picture, Shown, Taken, is_share
 mod actor;
 mod driver;
 mod telling;
+mod turns;
 
 /// What the callers and the connection's task share.
 #[derive(Debug, Default)]

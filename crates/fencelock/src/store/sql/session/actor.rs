@@ -2,6 +2,7 @@
 
 use super::driver::{Ask, Driver, Left, Taken, is_shared};
 use super::telling::{Look, Looking, Row};
+use super::turns::Turn;
 use super::{Job, Shared};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +37,8 @@ pub(super) struct Ticket {
     pub(super) row: Row,
     /// When something changed that the table is to show.
     pub(super) changed: Moment,
+    /// Since when its lock has been with this client; while it waits, nothing.
+    pub(super) turn: Turn,
 }
 
 /// An enter, and who asked for it.
@@ -89,7 +92,7 @@ pub(super) struct Actor<D> {
     pub(super) driver: D,
     /// Whether the server knows shared locks.
     readers: bool,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) clock: Clock,
     pub(super) lines: BTreeMap<String, Vec<Ticket>>,
     /// When to see what the table does not show yet; never, if it shows everything.
@@ -99,9 +102,9 @@ pub(super) struct Actor<D> {
     pub(super) calm: Moment,
     /// Looks that wait for other clients to catch up.
     pub(super) looking: Vec<Looking>,
-    tried_at: Moment,
+    pub(super) tried_at: Moment,
     /// Since when nothing has happened to those who wait.
-    stirred: Moment,
+    pub(super) stirred: Moment,
     watched_at: Moment,
     marks: HashMap<Scope, String>,
 }
@@ -213,7 +216,7 @@ impl<D: Driver> Actor<D> {
     }
 
     /// The server waits for us as long as the longest of our leases.
-    fn ttl(&self, besides: Duration) -> Duration {
+    pub(super) fn ttl(&self, besides: Duration) -> Duration {
         self.lines.values().flatten().map(|ticket| ticket.enter.lease).fold(besides, Duration::max)
     }
 
@@ -384,8 +387,8 @@ impl<D: Driver> Actor<D> {
         if number.is_some() || enter.queue {
             let now = self.clock.now();
             let admitted = number.map(|_| now);
-            let ticket =
-                Ticket { enter: enter.clone(), number, entered: now, admitted, row: Row::Missing, changed: now };
+            let (enter, row, turn) = (enter.clone(), Row::Missing, Turn::begun(now));
+            let ticket = Ticket { enter, number, entered: now, admitted, row, changed: now, turn };
             self.lines.entry(name.key().to_string()).or_default().push(ticket);
             self.falls_behind();
             self.shared.hints.tell(name);
@@ -429,6 +432,7 @@ impl<D: Driver> Actor<D> {
         if left.is_empty() {
             return Ok(found);
         }
+        let (next, resting) = self.turns(&mut left).await?;
         // Of who waits and has no row the server knows nothing.
         if left.iter().any(|left| left.inside || left.row) {
             self.driver.put_back(&left).await.map_err(|error| self.failed(error))?;
@@ -443,10 +447,12 @@ impl<D: Driver> Actor<D> {
             self.shared.ears.tell(place.id, &Waited::Gone);
             self.shared.hints.tell(&place.name);
         }
+        self.pass_on(next).await?;
         // Each line once: tried twice, the server would count the lock twice.
         let mut keys: Vec<String> = left.iter().map(|left| left.place.name.key().to_string()).collect();
         keys.sort();
         keys.dedup();
+        keys.retain(|key| !resting.contains(key));
         self.try_lines(&keys).await;
         Ok(found)
     }
@@ -568,20 +574,26 @@ impl<D: Driver> Actor<D> {
                     return;
                 }
             };
-            let now = self.clock.now();
             for (enter, taken) in some.iter().zip(taken) {
                 let Taken::Got(number) = taken else { continue };
-                if let Some(ticket) = self.ticket(&enter.place) {
-                    ticket.number = Some(number);
-                    ticket.admitted = Some(now);
-                    ticket.changes(now);
-                }
-                self.falls_behind();
-                self.stirred = now;
-                self.got(&enter.place, number);
-                self.shared.ears.tell(enter.place.id, &Waited::Admitted { token: number });
-                self.shared.hints.tell(&enter.place.name);
+                self.admit(&enter.place, number, Turn::begun(self.clock.now()));
             }
         }
+    }
+
+    /// Whoever waited is inside.
+    pub(super) fn admit(&mut self, place: &Place, number: u64, turn: Turn) {
+        let now = self.clock.now();
+        if let Some(ticket) = self.ticket(place) {
+            ticket.number = Some(number);
+            ticket.admitted = Some(now);
+            ticket.turn = turn;
+            ticket.changes(now);
+        }
+        self.falls_behind();
+        self.stirred = now;
+        self.got(place, number);
+        self.shared.ears.tell(place.id, &Waited::Admitted { token: number });
+        self.shared.hints.tell(&place.name);
     }
 }

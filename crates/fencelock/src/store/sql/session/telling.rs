@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 /// Who is inside for so long gets a row,
 const INSIDE: Duration = Duration::from_millis(5);
 /// and who waits for so long.
-const WAITING: Duration = Duration::from_millis(50);
+const WAITING: Duration = Duration::from_millis(20);
 /// A flag that has been up for so long is taken down as soon as the table shows everything, and need not be calm.
 const UP: Duration = Duration::from_millis(50);
 /// Whoever looks does so again after this,
