@@ -1,9 +1,13 @@
 //! A network namespace of its own, for one server of several: its link to the others can be taken down while its clients still
 //! reach it. Needs root and the program `ip`.
 
+use crate::waiting::LONG;
+use fencelock::{MutexGuard, State};
 use libtest_mimic::{Arguments, Trial};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// A namespace with two links to here: one for the servers, one for clients. It goes when it is dropped.
 pub struct Net {
@@ -36,6 +40,27 @@ fn ip(line: &str) -> bool {
 }
 
 impl Net {
+    /// Takes the link down, and sees that who holds a lock there counts itself lost before the next one gets it here. How long each of
+    /// them took.
+    ///
+    /// # Panics
+    /// There are two at a time, or it takes a minute.
+    pub async fn cut_off(&self, guard: &MutexGuard, next: JoinHandle<(MutexGuard, Instant)>) -> (Duration, Duration) {
+        self.link("down");
+        let cut = Instant::now();
+        while guard.state() != State::Lost {
+            assert!(cut.elapsed() < LONG, "it is never lost");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let lost = Instant::now();
+        let next = tokio::time::timeout(LONG, next).await.expect("the others let the next one in");
+        let (next, granted) = next.expect("no panic");
+        assert!(lost <= granted, "two at a time, for {:?}", lost - granted);
+        assert!(next.token() > guard.token());
+        next.release().await.expect("release");
+        (lost - cut, granted - cut)
+    }
+
     /// A new one, if that can be.
     #[must_use]
     pub fn make() -> Option<Net> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// Longer than anything takes on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Somebody who waits for a lock, and when it came. That the store cannot be reached is said after a while, and tried again.
 ///

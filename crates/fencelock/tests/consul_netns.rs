@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod server;
 
-use fencelock::{Locks, Options, State};
+use fencelock::{Locks, Options};
 use fencelock_testkit::{Net, main_with_net, until_waiting, waiter, with_a_runtime};
 use server::{Seat, Server};
 use std::time::{Duration, Instant};
@@ -42,19 +42,8 @@ async fn cut_off(net: &Net) {
         until_waiting(&here, "a", 1).await;
         // At another point between two signs of life each time.
         tokio::time::sleep(Duration::from_millis(70) * (round % 10)).await;
-        net.link("down");
-        let cut = Instant::now();
-        while guard.state() != State::Lost {
-            assert!(cut.elapsed() < LONG, "it is never lost");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let lost = Instant::now();
-        let next = tokio::time::timeout(LONG, next).await.expect("the others let the next one in");
-        let (next, granted) = next.expect("no panic");
-        println!("counted: cut off: lost after {:?}, the next in after {:?}", lost - cut, granted - cut);
-        assert!(lost <= granted, "two at a time, for {:?}", lost - granted);
-        assert!(next.token() > guard.token());
-        next.release().await.expect("release");
+        let (lost, granted) = net.cut_off(&guard, next).await;
+        println!("counted: cut off: lost after {lost:?}, the next in after {granted:?}");
         net.link("up");
         let limit = Instant::now() + LONG;
         while !cluster.iter().all(Server::sees_all) {

@@ -6,14 +6,12 @@
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod server;
 
-use fencelock::{Locks, Options, State};
+use fencelock::{Locks, Options};
 use fencelock_testkit::{Net, main_with_net, until_waiting, waiter, with_a_runtime};
 use server::{Ensemble, Seat, free_port};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(2);
-/// Nothing here takes this long, however busy the machine is.
-const LONG: Duration = Duration::from_secs(60);
 
 /// An ensemble whose first server is in the namespace, and does not lead.
 fn ensemble(net: &Net) -> Ensemble {
@@ -54,19 +52,8 @@ async fn cut_off(net: &Net) {
         until_waiting(&here, "a", 1).await;
         // At another point between two signs of life each time.
         tokio::time::sleep(Duration::from_millis(70) * (round % 10)).await;
-        net.link("down");
-        let cut = Instant::now();
-        while guard.state() != State::Lost {
-            assert!(cut.elapsed() < LONG, "it is never lost");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let lost = Instant::now();
-        let next = tokio::time::timeout(LONG, next).await.expect("the leader lets the other in");
-        let (next, granted) = next.expect("no panic");
-        println!("counted: cut off: lost after {:?}, the next in after {:?}", lost - cut, granted - cut);
-        assert!(lost <= granted, "two at a time, for {:?}", lost - granted);
-        assert!(next.token() > guard.token());
-        next.release().await.expect("release");
+        let (lost, granted) = net.cut_off(&guard, next).await;
+        println!("counted: cut off: lost after {lost:?}, the next in after {granted:?}");
         net.link("up");
         ensemble = tokio::task::spawn_blocking(move || {
             ensemble.settle();

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::session::{Ask, Driver, Left, Look, Picture, Session, Shown, Taken};
 use crate::store::sql::{client_name, duration, micros};
-use crate::store::{Listed, Scope};
+use crate::store::{Listed, Place, Scope};
 use futures_util::future::{Either, select};
 use mysql_async::{Conn, Row};
 use sha2::{Digest, Sha256};
@@ -28,6 +28,19 @@ const MICROS: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
 const FLAG: &str = ":behind";
 /// Whether a row's connection lives.
 const LIVE: &str = "IS_USED_LOCK(CAST(s.marker AS CHAR CHARACTER SET ascii)) IS NOT NULL";
+
+/// The statement that takes rows out, if there are any.
+fn taken_out<'a>(places: impl Iterator<Item = &'a Place>) -> String {
+    let row = |place: &Place| {
+        format!("(name = {} AND id = {})", bytes(place.name.key().as_bytes()), bytes(place.id.as_bytes()))
+    };
+    let rows: Vec<String> = places.map(row).collect();
+    if rows.is_empty() {
+        String::new()
+    } else {
+        format!("DELETE FROM fencelock_session WHERE {};\n", rows.join(" OR "))
+    }
+}
 
 /// Whether a count is above 0.
 fn is_any(rows: &[Row]) -> Result<bool> {
@@ -293,25 +306,17 @@ impl Driver for Mysql {
 
     /// One round trip of two statements; of one, if there are no rows.
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
-        let (mut rows, mut script) = (Vec::new(), String::from("SELECT CONNECTION_ID()"));
-        for left in left {
-            if left.row {
-                let (name, id) = (bytes(left.place.name.key().as_bytes()), bytes(left.place.id.as_bytes()));
-                rows.push(format!("(name = {name} AND id = {id})"));
-            }
-            if left.inside {
-                let _ = write!(script, ", RELEASE_LOCK({})", self.key(&left.place.name));
-            }
+        let mut script = taken_out(left.iter().filter(|left| left.row).map(|left| left.place));
+        script.push_str("SELECT CONNECTION_ID()");
+        for left in left.iter().filter(|left| left.inside) {
+            let _ = write!(script, ", RELEASE_LOCK({})", self.key(&left.place.name));
         }
-        let rows = match rows.is_empty() {
-            true => String::new(),
-            false => format!("DELETE FROM fencelock_session WHERE {};\n", rows.join(" OR ")),
-        };
-        self.run_ending(&format!("{rows}{script}\n")).await.map(drop)
+        script.push('\n');
+        self.run_ending(&script).await.map(drop)
     }
 
-    /// One round trip of three statements at most.
-    async fn show(&mut self, shown: &[Shown<'_>], all: bool) -> Result<()> {
+    /// One round trip of four statements at most.
+    async fn show(&mut self, gone: &[Place], shown: &[Shown<'_>], all: bool) -> Result<()> {
         let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
         let flags = if all { std::mem::take(&mut open.flags) } else { 0 };
         let (marker, grants) = (open.marker.clone(), open.grants);
@@ -335,10 +340,10 @@ impl Driver for Mysql {
                 value = said(t.note.value.as_deref()),
             )
         };
-        let mut script = String::new();
+        let mut script = taken_out(gone.iter());
         if !shown.is_empty() {
             let rows: Vec<String> = shown.iter().map(row).collect();
-            script = format!("REPLACE INTO fencelock_session VALUES {};\n", rows.join(", "));
+            let _ = writeln!(script, "REPLACE INTO fencelock_session VALUES {};", rows.join(", "));
         }
         if flags > 0 {
             let _ = writeln!(script, "UPDATE fencelock_client SET grants = {grants} WHERE marker = '{marker}';");

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::session::{Ask, Driver, Left, Look, Picture, Session, Shown, Taken, is_shared};
 use crate::store::sql::{duration, micros, text};
-use crate::store::{Listed, Scope};
+use crate::store::{Listed, Place, Scope};
 use futures_util::future::{Either, join, select};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -344,7 +344,13 @@ impl Driver for Postgres {
         Ok(())
     }
 
-    async fn show(&mut self, shown: &[Shown<'_>], all: bool) -> Result<()> {
+    async fn show(&mut self, gone: &[Place], shown: &[Shown<'_>], all: bool) -> Result<()> {
+        if !gone.is_empty() {
+            let names: Vec<&str> = gone.iter().map(|place| place.name.key()).collect();
+            let ids: Vec<&[u8]> = gone.iter().map(|place| &place.id.as_bytes()[..]).collect();
+            let params: client::Params<'_> = &[(&names, Type::TEXT_ARRAY), (&ids, Type::BYTEA_ARRAY)];
+            self.call(include_str!("session_gone.sql"), params).await?;
+        }
         let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
         let marker = open.marker;
         let times = if all { std::mem::take(&mut open.flags) } else { 0 };

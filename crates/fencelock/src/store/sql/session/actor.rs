@@ -1,7 +1,7 @@
 //! The connection's task: the tickets of this client, in their lines, and when the server is asked for them.
 
 use super::driver::{Ask, Driver, Left, Taken, is_shared};
-use super::telling::{Look, Looking, Row};
+use super::telling::{AGAIN, Look, Looking, Row};
 use super::turns::Turn;
 use super::{Job, Shared};
 use crate::clock::{Clock, Moment};
@@ -50,14 +50,18 @@ type Leaving = (Vec<Place>, oneshot::Sender<Result<Vec<Presence>>>);
 pub(super) struct Asked {
     pub(super) enter: Enter,
     pub(super) answer: oneshot::Sender<Result<Entered>>,
+    /// When to look again who is in the way, if that was not to be seen.
+    pub(super) pause: Duration,
     attempt: bool,
+    /// Whether others of this client are in the line.
+    among: bool,
     ahead: Option<Seen>,
 }
 
 /// What can be said of an enter before the server is asked.
 enum Before {
     Known(Entered),
-    Ask { attempt: bool, ahead: Option<Seen> },
+    Ask { attempt: bool, among: bool, ahead: Option<Seen> },
 }
 
 /// Somebody is there: then one waits, or not.
@@ -100,6 +104,8 @@ pub(super) struct Actor<D> {
     /// Since when it has not shown everything, and since when that has not become more.
     pub(super) behind: Moment,
     pub(super) calm: Moment,
+    /// Those whose row says that they wait, and who are gone.
+    pub(super) gone: Vec<Place>,
     /// Looks that wait for other clients to catch up.
     pub(super) looking: Vec<Looking>,
     pub(super) tried_at: Moment,
@@ -119,6 +125,7 @@ impl<D: Driver> Actor<D> {
             show_at: Moment::FAR,
             behind: Moment::default(),
             calm: Moment::default(),
+            gone: Vec::new(),
             looking: Vec::new(),
             tried_at: Moment::default(),
             stirred: clock.now(),
@@ -188,6 +195,7 @@ impl<D: Driver> Actor<D> {
     fn lose(&mut self) {
         self.driver.close();
         self.show_at = Moment::FAR;
+        self.gone.clear();
         for ticket in std::mem::take(&mut self.lines).into_values().flatten() {
             let place = &ticket.enter.place;
             self.shared.ears.tell(place.id, &Waited::Gone);
@@ -305,7 +313,9 @@ impl<D: Driver> Actor<D> {
         for (enter, answer) in enters {
             match self.before(&enter, asked.len()).await {
                 Ok(Before::Known(entered)) => drop(answer.send(Ok(entered))),
-                Ok(Before::Ask { attempt, ahead }) => asked.push(Asked { enter, answer, attempt, ahead }),
+                Ok(Before::Ask { attempt, among, ahead }) => {
+                    asked.push(Asked { enter, answer, pause: AGAIN, attempt, among, ahead });
+                }
                 Err(error) => drop(answer.send(Err(error))),
             }
         }
@@ -332,7 +342,10 @@ impl<D: Driver> Actor<D> {
             match self.after(&one.enter, taken.next()) {
                 // Whoever got in is told before anything else can go wrong.
                 Ok(Some(token)) => drop(one.answer.send(Ok(Entered::Admitted { token, lease: one.enter.lease }))),
-                Ok(None) if one.ahead.is_some() => drop(one.answer.send(Ok(not_yet(&one.enter, one.ahead)))),
+                // Behind others of ours who wait, it was asked for them.
+                Ok(None) if one.ahead.is_some() || (one.among && one.enter.queue) => {
+                    drop(one.answer.send(Ok(not_yet(&one.enter, one.ahead))));
+                }
                 Ok(None) => unseen.push(one),
                 Err(error) => drop(one.answer.send(Err(error))),
             }
@@ -372,7 +385,7 @@ impl<D: Driver> Actor<D> {
         if blocked && !enter.queue {
             return Ok(Before::Known(Entered::Full { holder: ahead }));
         }
-        Ok(Before::Ask { attempt: !blocked, ahead })
+        Ok(Before::Ask { attempt: !blocked, among: !here.is_empty(), ahead })
     }
 
     /// Writes down what became of an enter; its number, if it is inside.
@@ -420,13 +433,19 @@ impl<D: Driver> Actor<D> {
     pub(super) async fn leave(&mut self, batch: &[Place]) -> Result<Vec<Presence>> {
         let mut left = Vec::new();
         let mut found = Vec::with_capacity(batch.len());
+        let behind = self.driver.is_behind();
         for (i, place) in batch.iter().enumerate() {
             let again = batch[..i].contains(place);
             let there = self.ticket(place).filter(|_| !again);
             found.push(if there.is_some() { Presence::There } else { Presence::Gone });
             if let Some(ticket) = there {
                 let (shared, inside) = (is_shared(&ticket.enter), ticket.number.is_some());
-                left.push(Left { place, shared, inside, row: ticket.row != Row::Missing });
+                // That somebody is inside must never be told wrong. Of who waited it may be told until the flag comes down.
+                let row = ticket.row.is_there() && (ticket.row.says_inside() || !behind);
+                if ticket.row.is_there() && !row {
+                    self.gone.push(place.clone());
+                }
+                left.push(Left { place, shared, inside, row });
             }
         }
         if left.is_empty() {

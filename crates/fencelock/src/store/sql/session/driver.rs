@@ -86,8 +86,9 @@ pub(crate) trait Driver: Send + 'static {
     fn is_wanted(&mut self, name: &Name) -> impl Future<Output = Result<bool>> + Send;
     /// Takes rows out, then gives locks back. One round trip.
     fn put_back(&mut self, left: &[Left<'_>]) -> impl Future<Output = Result<()>> + Send;
-    /// Writes these rows, and then takes the flag down if they are `all` there is to tell. One round trip.
-    fn show(&mut self, shown: &[Shown<'_>], all: bool) -> impl Future<Output = Result<()>> + Send;
+    /// Takes out the rows of those who have `gone`, writes these, and then takes the flag down if that is `all` there is to tell. One
+    /// round trip, or two.
+    fn show(&mut self, gone: &[Place], shown: &[Shown<'_>], all: bool) -> impl Future<Output = Result<()>> + Send;
     /// Makes a writer a reader, without a moment between.
     fn lower(&mut self, name: &Name) -> impl Future<Output = Result<()>> + Send;
     /// Makes sure that the connection, and so what it holds, is still there.

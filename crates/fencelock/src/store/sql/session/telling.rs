@@ -21,8 +21,8 @@ const INSIDE: Duration = Duration::from_millis(5);
 const WAITING: Duration = Duration::from_millis(20);
 /// A flag that has been up for so long is taken down as soon as the table shows everything, and need not be calm.
 const UP: Duration = Duration::from_millis(50);
-/// Whoever looks does so again after this,
-const AGAIN: Duration = Duration::from_millis(2);
+/// Whoever looks does so again after this (and after twice that, and so on, if it is only to say who is in the way),
+pub(super) const AGAIN: Duration = Duration::from_millis(2);
 /// for so long at most.
 const PATIENCE: Duration = Duration::from_millis(400);
 
@@ -31,8 +31,26 @@ const PATIENCE: Duration = Duration::from_millis(400);
 pub(super) enum Row {
     Missing,
     /// It was right once.
-    Old,
-    True,
+    Old {
+        inside: bool,
+    },
+    True {
+        inside: bool,
+    },
+}
+
+impl Row {
+    pub(super) fn is_there(self) -> bool {
+        self != Row::Missing
+    }
+
+    pub(super) fn says_inside(self) -> bool {
+        matches!(self, Row::Old { inside: true } | Row::True { inside: true })
+    }
+
+    fn is_true(self) -> bool {
+        matches!(self, Row::True { .. })
+    }
 }
 
 /// What somebody wants to know.
@@ -59,15 +77,15 @@ impl Ticket {
     /// What the table shows of it is no longer right.
     pub(super) fn changes(&mut self, now: Moment) {
         self.changed = now;
-        if self.row == Row::True {
-            self.row = Row::Old;
+        if let Row::True { inside } = self.row {
+            self.row = Row::Old { inside };
         }
     }
 
     /// Whether it is to be shown now.
     fn is_due(&self, now: Moment, all: bool) -> bool {
         let after = if self.number.is_some() { INSIDE } else { WAITING };
-        self.row != Row::True && (all || now.since(self.changed) >= after)
+        !self.row.is_true() && (all || now.since(self.changed) >= after)
     }
 }
 
@@ -91,20 +109,22 @@ impl<D: Driver> Actor<D> {
                 let (entered, admitted) = (now.since(ticket.entered), ticket.admitted.map(|at| now.since(at)));
                 shown.push(Shown { enter: &ticket.enter, number: ticket.number, entered, admitted });
             } else {
-                left |= ticket.row != Row::True;
+                left |= !ticket.row.is_true();
             }
         }
         let calm = all || !shown.is_empty() || now.since(self.calm) >= INSIDE || now.since(self.behind) >= UP;
         let down = !left && calm && self.driver.is_behind();
         self.show_at = if left || (self.driver.is_behind() && !down) { now.after(INSIDE) } else { Moment::FAR };
-        if shown.is_empty() && !down {
+        if shown.is_empty() && self.gone.is_empty() && !down {
             return Ok(());
         }
-        if let Err(error) = self.driver.show(&shown, down).await {
+        if let Err(error) = self.driver.show(&self.gone, &shown, down).await {
             return Err(self.failed(error));
         }
-        let due = |ticket: &&mut Ticket| ticket.is_due(now, all);
-        self.lines.values_mut().flatten().filter(due).for_each(|ticket| ticket.row = Row::True);
+        self.gone.clear();
+        for ticket in self.lines.values_mut().flatten().filter(|ticket| ticket.is_due(now, all)) {
+            ticket.row = Row::True { inside: ticket.number.is_some() };
+        }
         Ok(())
     }
 
@@ -147,8 +167,13 @@ impl<D: Driver> Actor<D> {
             },
             Look::Holder(one) => self.see_holder(one, patient).await,
         };
-        if let Some(what) = later {
-            self.looking.push(Looking { what, since, again: self.clock.now().after(AGAIN) });
+        if let Some(mut what) = later {
+            let mut pause = AGAIN;
+            if let Look::Holder(one) = &mut what {
+                pause = one.pause;
+                one.pause *= 2;
+            }
+            self.looking.push(Looking { what, since, again: self.clock.now().after(pause) });
         }
     }
 
