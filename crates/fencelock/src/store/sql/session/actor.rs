@@ -104,6 +104,8 @@ pub(super) struct Actor<D> {
     /// Since when it has not shown everything, and since when that has not become more.
     pub(super) behind: Moment,
     pub(super) calm: Moment,
+    /// The lines that we do not try for, and until when.
+    pub(super) resting: HashMap<String, Moment>,
     /// Those whose row says that they wait, and who are gone.
     pub(super) gone: Vec<Place>,
     /// Looks that wait for other clients to catch up.
@@ -125,6 +127,7 @@ impl<D: Driver> Actor<D> {
             show_at: Moment::FAR,
             behind: Moment::default(),
             calm: Moment::default(),
+            resting: HashMap::new(),
             gone: Vec::new(),
             looking: Vec::new(),
             tried_at: Moment::default(),
@@ -177,7 +180,7 @@ impl<D: Driver> Actor<D> {
     }
 
     fn pause(&self) -> Duration {
-        (self.clock.now().since(self.stirred) / 8).clamp(FASTEST, SLOWEST)
+        (self.clock.now().since(self.stirred) / 32).clamp(FASTEST, SLOWEST)
     }
 
     fn wake_at(&self) -> Moment {
@@ -451,7 +454,7 @@ impl<D: Driver> Actor<D> {
         if left.is_empty() {
             return Ok(found);
         }
-        let (next, resting) = self.turns(&mut left).await?;
+        let next = self.turns(&mut left).await?;
         // Of who waits and has no row the server knows nothing.
         if left.iter().any(|left| left.inside || left.row) {
             self.driver.put_back(&left).await.map_err(|error| self.failed(error))?;
@@ -471,7 +474,6 @@ impl<D: Driver> Actor<D> {
         let mut keys: Vec<String> = left.iter().map(|left| left.place.name.key().to_string()).collect();
         keys.sort();
         keys.dedup();
-        keys.retain(|key| !resting.contains(key));
         self.try_lines(&keys).await;
         Ok(found)
     }
@@ -564,7 +566,7 @@ impl<D: Driver> Actor<D> {
     /// Those who wait in these lines and who nobody of ours stands before, in order.
     fn next(&self, keys: &[String]) -> Vec<&Enter> {
         let mut all = Vec::new();
-        for line in keys.iter().filter_map(|key| self.lines.get(key)) {
+        for line in keys.iter().filter(|key| !self.resting.contains_key(*key)).filter_map(|key| self.lines.get(key)) {
             let mut inside = line.iter().any(|ticket| ticket.number.is_some());
             let mut alone = line.iter().any(|ticket| ticket.number.is_some() && !is_shared(&ticket.enter));
             for ticket in line.iter().filter(|ticket| ticket.number.is_none()) {
@@ -581,6 +583,8 @@ impl<D: Driver> Actor<D> {
 
     /// Tries for all who wait in these lines. One round trip for each hundred of them.
     async fn try_lines(&mut self, keys: &[String]) {
+        let now = self.clock.now();
+        self.resting.retain(|_, until| *until > now);
         let next: Vec<Enter> = self.next(keys).into_iter().cloned().collect();
         for some in next.chunks(AT_ONCE) {
             let asks: Vec<Ask<'_>> = some.iter().map(|enter| Ask { enter, attempt: true, stay: false }).collect();

@@ -8,10 +8,14 @@ use crate::error::Result;
 use crate::store::Place;
 use std::time::Duration;
 
-/// So often it is asked whether another client is seen to wait; if so, it is given back, and all have the same chance.
+/// So often it is asked whether another client is seen to wait; if so, it is given back,
 const ASKED: Duration = Duration::from_millis(10);
+/// and not tried for again for so long, in which each of the others tries more than once.
+const WANTED: Duration = Duration::from_millis(20);
 /// After so long it is given back in any case: who only tries is not seen to wait.
 const LONGEST: Duration = Duration::from_millis(100);
+/// And not tried for again for so long.
+const PERHAPS: Duration = Duration::from_millis(5);
 
 /// How long a lock has been with this client, through several of its tickets.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +34,10 @@ impl Turn {
 pub(super) type Next = Vec<(Place, Turn)>;
 
 impl<D: Driver> Actor<D> {
-    /// Of the tickets that leave, those whose lock is passed on within this client: they leave without it. And the lines that nobody of
-    /// ours tries for at once, so that others can.
-    pub(super) async fn turns(&mut self, left: &mut [Left<'_>]) -> Result<(Next, Vec<String>)> {
-        let (mut next, mut resting) = (Next::new(), Vec::new());
+    /// Of the tickets that leave, those whose lock is passed on within this client: they leave without it. Where it is not, nobody of ours
+    /// tries for it at once, so that others can.
+    pub(super) async fn turns(&mut self, left: &mut [Left<'_>]) -> Result<Next> {
+        let mut next = Next::new();
         for i in 0..left.len() {
             let place = left[i].place;
             let Some(line) = self.lines.get(place.name.key()).filter(|_| left[i].inside && !left[i].shared) else {
@@ -45,20 +49,21 @@ impl<D: Driver> Actor<D> {
             let waits = waits.filter(|ticket| !is_shared(&ticket.enter)).map(|ticket| ticket.enter.place.clone());
             let (Some(waits), Some(turn)) = (waits, &mut turn) else { continue };
             let now = self.clock.now();
-            let mut over = now.since(turn.since) >= LONGEST;
-            if !over && now.since(turn.asked) >= ASKED {
+            let mut rest = (now.since(turn.since) >= LONGEST).then_some(PERHAPS);
+            if now.since(turn.asked) >= ASKED {
                 turn.asked = now;
-                over = self.driver.is_wanted(&place.name).await.map_err(|error| self.failed(error))?;
+                let wanted = self.driver.is_wanted(&place.name).await.map_err(|error| self.failed(error))?;
+                rest = if wanted { Some(WANTED) } else { rest };
             }
-            if over {
-                resting.push(place.name.key().to_string());
-                (self.tried_at, self.stirred) = (now, now);
+            if let Some(rest) = rest {
+                self.resting.insert(place.name.key().to_string(), now.after(rest));
+                self.stirred = now;
             } else {
                 left[i].inside = false;
                 next.push((waits, *turn));
             }
         }
-        Ok((next, resting))
+        Ok(next)
     }
 
     /// Lets those in whose turn it is. One round trip for all of them.
