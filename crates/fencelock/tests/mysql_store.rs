@@ -19,6 +19,8 @@ mod rights;
 mod server;
 #[path = "sql_store/soak.rs"]
 mod soak;
+#[path = "mysql_store/sums.rs"]
+mod sums;
 #[path = "mysql_store/tables.rs"]
 mod tables;
 #[path = "mysql_store/telling.rs"]

@@ -66,6 +66,7 @@ pub(crate) use script::seen;
 mod alone;
 mod attend;
 mod client;
+mod crowd;
 mod fault;
 mod hosts;
 mod registers;
@@ -75,7 +76,7 @@ mod session;
 mod verbs;
 
 /// The layout that this version reads and writes.
-pub(crate) const VERSION: i64 = 2;
+pub(crate) const VERSION: i64 = 3;
 
 /// A store in a MySQL or MariaDB database. Each value is a client of its own.
 #[derive(Debug)]
@@ -232,7 +233,7 @@ impl Store for MysqlStore {
         })
     }
 
-    /// One round trip at first; after that the poller looks for all who wait in this process.
+    /// One round trip at first, or none for a ticket that has just joined here; after that the poller looks for all who wait in this process.
     fn wait<'a>(&'a self, place: &'a Place, until: Moment) -> BoxFuture<'a, Result<Waited>> {
         Box::pin(async move {
             let client = &self.client;
@@ -240,9 +241,12 @@ impl Store for MysqlStore {
             client.stir();
             attend::start(client);
             let here = std::slice::from_ref(place);
-            let found = seeing::look(client, here).await?.pop().unwrap_or(Waited::Gone);
-            if found != Waited::Waiting {
-                return Ok(found);
+            // Who has just joined here is looked for with all the others, very soon.
+            if client.stand.of(place).is_none() {
+                let found = seeing::look(client, here).await?.pop().unwrap_or(Waited::Gone);
+                if found != Waited::Waiting {
+                    return Ok(found);
+                }
             }
             client.bell.ring();
             match select(pin!(listening.hear()), client.clock.sleep_until(until)).await {

@@ -45,7 +45,7 @@ async fn nothing_is_made_where_that_is_not_wanted() {
 async fn another_layout_is_one_clear_error_and_an_older_one_is_brought_up_to_date() {
     let (server, url) = fresh().await;
     let migration = Migration::of(&url).unwrap().unwrap();
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: None, to: 2 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: None, to: 3 });
     let token = Locks::connect(&url).await.unwrap().mutex("x").lock().await.unwrap().token();
     let mut sql = server.sql(database(&url)).await;
     for (there, said) in [(99, "layout 99, which is newer"), (0, "layout 0, which is older")] {
@@ -57,16 +57,16 @@ async fn another_layout_is_one_clear_error_and_an_older_one_is_brought_up_to_dat
         }
     }
     sql.query_drop("DROP TABLE fencelock_register").await.unwrap();
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(0), to: 2 });
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(2), to: 2 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(0), to: 3 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(3), to: 3 });
     let locks = Locks::connect(&url).await.unwrap();
     locks.register("x").set("1").await.unwrap();
     assert!(locks.mutex("x").lock().await.unwrap().token() > token, "what was there is still there");
-    sql.query_drop("UPDATE fencelock_layout SET version = 3").await.unwrap();
+    sql.query_drop("UPDATE fencelock_layout SET version = 4").await.unwrap();
     let error = migration.run().await.unwrap_err();
     assert!(error.to_string().contains("newer"), "{error}");
     let version: Option<i64> = sql.query_first("SELECT version FROM fencelock_layout").await.unwrap();
-    assert_eq!(version, Some(3), "a newer one is left alone");
+    assert_eq!(version, Some(4), "a newer one is left alone");
 }
 
 /// Layout 1 had no room for a ticket in a line's own row.
@@ -75,7 +75,7 @@ async fn what_was_held_in_layout_1_is_held_after_its_migration() {
     let (server, url) = fresh().await;
     let mut sql = server.sql(database(&url)).await;
     sql.query_drop(MysqlStore::layout()).await.unwrap();
-    let new = "many expiry number id weight capacity mode client entered owner pid held host identity reason value";
+    let new = "earliest frontier inside total head changes many expiry number id weight capacity mode client entered owner pid held host identity reason value";
     let drops = new.split(' ').map(|column| format!("DROP {column}")).collect::<Vec<_>>().join(", ");
     sql.query_drop(format!("ALTER TABLE fencelock_line {drops}")).await.unwrap();
     let far = i64::MAX / 2;
@@ -89,8 +89,8 @@ async fn what_was_held_in_layout_1_is_held_after_its_migration() {
     let error = Locks::connect(&url).await.unwrap_err();
     assert!(error.to_string().contains("layout 1, which is older"), "{error}");
     let migration = Migration::of(&url).unwrap().unwrap();
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(1), to: 2 });
-    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(2), to: 2 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(1), to: 3 });
+    assert_eq!(migration.run().await.unwrap(), Migrated { from: Some(3), to: 3 });
     let locks = Locks::connect(&url).await.unwrap();
     let error = locks.mutex("held").try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held, "{error}");

@@ -20,6 +20,9 @@ pub(super) use sql;
 /// What stands for the words of a template.
 pub(super) type Words<'a> = [(&'a str, &'a str)];
 
+/// Where nobody joins: `soonest` of admit.sql.
+pub(super) const FAR: &str = "9223372036854775807";
+
 /// A script in the making.
 #[derive(Default)]
 pub(super) struct Script(pub(super) String);
