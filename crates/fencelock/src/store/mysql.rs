@@ -27,11 +27,12 @@
 //!
 //! Who finds nobody in a line is kept in the line's own row: to enter and to leave is one update of one row each, without a
 //! transaction around it. As soon as a second one comes, tickets are rows of their own, and each verb is a script in one
-//! transaction; the first call that finds things other than they were takes a round trip more.
+//! transaction; to join at the end and to let in the next one touches a few rows, however long the line is. The first call that
+//! finds things other than they were takes a round trip more.
 //!
 //! Leases are measured on the database's clock (`SYSDATE`): a step of it frees or keeps tickets by as much. The database cannot
 //! tell anybody anything, so one poller per process looks for all who wait in it: an eighth of the time that nothing has
-//! happened goes by between two looks, 5 ms at least and 400 ms at most. Within a process a release wakes the next one at once.
+//! happened goes by between two looks, 1 ms at least for who is next (5 ms for who is further back) and 400 ms at most. Within a process a release wakes the next one at once.
 //! Whoever is put out learns of it at its next renewal.
 //!
 //! Of several hosts in the URL the one that can be written to is used (`read_only` is off), and looked for again when it can no longer

@@ -126,7 +126,11 @@ async fn they_are_those_of_the_tickets_whatever_is_killed() {
                     let options = Options::new().lease(Duration::from_secs(2)).wait(Duration::from_secs(1));
                     let done = match fastrand::u32(..4) {
                         0 => locks.rwlock("sums/lock").read_with(options).await.map(drop),
-                        1 => locks.semaphore("sums/permits", 3).acquire_many_with(fastrand::u32(1..=2), options).await.map(drop),
+                        1 => locks
+                            .semaphore("sums/permits", 3)
+                            .acquire_many_with(fastrand::u32(1..=2), options)
+                            .await
+                            .map(drop),
                         _ => locks.mutex("sums/lock").lock_with(options).await.map(drop),
                     };
                     match done {

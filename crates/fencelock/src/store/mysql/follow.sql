@@ -4,7 +4,7 @@
 -- statements; touches the line's row, the ticket's and the first one's. MariaDB takes them for one and answers once, so the client is woken once;
 -- MySQL does not read the first and the last line.
 /*M!100101 BEGIN NOT ATOMIC */
-SET @last = NULL, @w = NULL;
+SET @w = NULL;
 START TRANSACTION;
 SELECT l.last, l.earliest, l.frontier, l.inside, l.total, l.head, l.changes, l.many, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED),
   IF(t.number IS NOT NULL OR l.last = 0 OR l.many = 0 OR l.expiry > 0 OR l.total = 0 OR l.capacity <> {capacity}, NULL,

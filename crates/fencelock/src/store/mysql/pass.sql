@@ -3,12 +3,12 @@
 -- line's row, the ticket's and the next two's. Somebody else's ticket may be waited for where nobody knows that it went: that is a change.
 -- MariaDB takes them for one: see follow.sql.
 /*M!100101 BEGIN NOT ATOMIC */
-SET @w = 2, @next = NULL, @fits = 0;
+SET @w = 2;
 START TRANSACTION;
 SELECT l.frontier, l.inside, l.total, l.head, l.capacity, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED),
-  t.number, t.weight, t.client <> {client},
+  t.number, t.weight, t.client <> {client}, NULL, 0,
   IF(l.many = 0 OR l.expiry > 0 OR l.total = 0 OR l.earliest <= CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), NULL, IF(t.number IS NULL, 2, 1))
-  INTO @frontier, @inside, @total, @head, @capacity, @now, @number, @weight, @foreign, @w
+  INTO @frontier, @inside, @total, @head, @capacity, @now, @number, @weight, @foreign, @next, @fits, @w
   FROM fencelock_line l LEFT JOIN fencelock_ticket t ON t.id = {id} AND t.name = {name} WHERE l.name = {name} LIMIT 1 FOR UPDATE;
 SELECT t.number, t.weight, t.id, t.client, @number <= @frontier AND @inside - @weight + t.weight <= @capacity,
   CASE WHEN @w = 2 THEN 2 WHEN @number > @frontier THEN IF(@number = t.number, NULL, @w) WHEN @inside - @weight + t.weight < @capacity AND @inside - @weight + t.weight +

@@ -29,8 +29,7 @@ pub(super) async fn look(client: &Client, places: &[Place]) -> Result<Vec<Waited
     }
     expect_lapses(client, glanced.rest.into_iter());
     let unsaid = |(found, _): &(&Option<Waited>, &Place)| found.is_none();
-    let unsaid: Vec<Place> =
-        glanced.found.iter().zip(&places).filter(unsaid).map(|(_, place)| place.clone()).collect();
+    let unsaid: Vec<Place> = glanced.found.iter().zip(&places).filter(unsaid).map(|(_, place)| place.clone()).collect();
     let mut said = if unsaid.is_empty() { Vec::new() } else { look_closer(client, &unsaid).await? }.into_iter();
     let mut all = vec![Waited::Gone; places.len()];
     for ((at, place), found) in order.into_iter().zip(&places).zip(glanced.found) {
@@ -111,8 +110,7 @@ async fn settle(client: &Client, names: &[&Name]) -> Result<()> {
     let mut script = Script::transaction();
     script.lock(names.iter().enumerate().map(|(i, name)| (i, *name)));
     for (i, name) in names.iter().enumerate() {
-        let words: &Words<'_> =
-            &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("soonest", FAR)];
+        let words: &Words<'_> = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("soonest", FAR)];
         script.add(sql!("sweep"), words).add(sql!("admit"), words);
     }
     script.commit(client).await?;
