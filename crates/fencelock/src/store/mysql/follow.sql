@@ -1,9 +1,7 @@
 -- Joins at the end of a line that others are in, by its sums: {name}, {id}, {weight}, {capacity}, {queue}, {mode}, {client}, {owner}, {held},
 -- {host}, {pid}, {identity}, {reason}, {value}, {lease}, {waiting}. Answers who is first, and then: 0 it is inside, 1 it waits, 2 full; NULL: nothing was done,
 -- since the line is empty, or somebody in it may have lapsed, or the ticket is there already, or the capacity is another one. Eight
--- statements; touches the line's row, the ticket's and the first one's. MariaDB takes them for one and answers once, so the client is woken once;
--- MySQL does not read the first and the last line.
-/*M!100101 BEGIN NOT ATOMIC */
+-- statements; touches the line's row, the ticket's and the first one's.
 SET @w = NULL;
 START TRANSACTION;
 SELECT l.last, l.earliest, l.frontier, l.inside, l.total, l.head, l.changes, l.many, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED),
@@ -19,4 +17,3 @@ COMMIT;
 SELECT number, mode, weight, capacity, LOWER(HEX(owner)), host, pid, identity, reason, @now - entered, @now - admitted,
   expiry - @now, value FROM fencelock_ticket WHERE name = {name} AND number >= @head AND number <= @last ORDER BY number LIMIT 1;
 SELECT IF(@earliest > @now, @w, NULL), @last + 1, IF(@w = 0, {lease}, {waiting}), @changes, @frontier, @many
-/*M!100101 ; END */

@@ -1,8 +1,6 @@
 -- Leaves a line that others are in, and lets in the next one, by the line's sums: {name}, {id}, {client}. @w: 1 done, 2 it was not there; NULL: nothing was
 -- done, since somebody may have lapsed, or more than one comes in by that, or the first one that waits is the one that leaves. Nine statements; touches the
 -- line's row, the ticket's and the next two's. Somebody else's ticket may be waited for where nobody knows that it went: that is a change.
--- MariaDB takes them for one: see follow.sql.
-/*M!100101 BEGIN NOT ATOMIC */
 SET @w = 2;
 START TRANSACTION;
 SELECT l.frontier, l.inside, l.total, l.head, l.capacity, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED),
@@ -22,4 +20,3 @@ UPDATE fencelock_line SET touched = @now, many = @total > @weight, total = @tota
   WHERE name = {name} AND @w = 1;
 COMMIT;
 SELECT @w, IF(@fits = 1 AND @theirs = {client}, LOWER(HEX(@whose)), NULL), @next, @total - @weight
-/*M!100101 ; END */

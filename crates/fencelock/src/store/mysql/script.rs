@@ -59,6 +59,13 @@ impl Script {
         self.add(sql!("now"), &[])
     }
 
+    /// For a script whose last statement answers: MariaDB takes all of it for one statement and sends one answer, for which the client is woken
+    /// once. MySQL, which knows no such thing, takes the frame for comments.
+    pub(super) fn as_one(&self) -> String {
+        let script = self.0.trim_end().trim_end_matches(';');
+        format!("/*M!100101 BEGIN NOT ATOMIC */\n{script}\n/*M!100101 ; END */")
+    }
+
     pub(super) async fn commit(&mut self, client: &Client) -> Result<Answers> {
         self.0.push_str("COMMIT;\n");
         client.run(&self.0).await

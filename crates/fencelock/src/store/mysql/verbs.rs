@@ -290,7 +290,7 @@ pub(super) async fn renew(client: &Client, batch: &[Renew]) -> Result<Vec<Renewe
     let ids = listed(batch.iter().map(|ticket| id(&ticket.place)));
     script.add("COMMIT;", &[]).add(sql!("renewed"), &[("ids", &ids), ("names", &names)]);
     let mut there = HashMap::new();
-    for row in &client.run_ending(&script.0).await? {
+    for row in &client.run_ending(&script.as_one()).await? {
         let place = (string(row, 0)?.unwrap_or_default(), string(row, 1)?.unwrap_or_default());
         there.insert(place, int(row, 2)?.map_or(Duration::ZERO, duration));
     }
