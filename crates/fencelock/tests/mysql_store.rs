@@ -21,6 +21,8 @@ mod server;
 mod showing;
 #[path = "sql_store/soak.rs"]
 mod soak;
+#[path = "mysql_store/sums.rs"]
+mod sums;
 #[path = "mysql_store/tables.rs"]
 mod tables;
 #[path = "mysql_store/telling.rs"]

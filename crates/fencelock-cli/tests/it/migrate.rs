@@ -41,7 +41,7 @@ fn tables_are_made_in_mariadb() {
     let server = mariadb::Server::start(&[]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let database = runtime.block_on(server.database());
-    made_once(&server.url(&database), 2);
+    made_once(&server.url(&database), 3);
 }
 
 #[test]

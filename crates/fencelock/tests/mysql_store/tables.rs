@@ -75,7 +75,7 @@ async fn what_was_held_in_layout_1_is_held_after_its_migration() {
     let (server, url) = fresh().await;
     let mut sql = server.sql(database(&url)).await;
     sql.query_drop(MysqlStore::layout()).await.unwrap();
-    let new = "many expiry number id weight capacity mode client entered owner pid held host identity reason value";
+    let new = "earliest frontier inside total head changes many expiry number id weight capacity mode client entered owner pid held host identity reason value";
     let drops = new.split(' ').map(|column| format!("DROP {column}")).collect::<Vec<_>>().join(", ");
     sql.query_drop(format!("ALTER TABLE fencelock_line {drops}")).await.unwrap();
     let far = i64::MAX / 2;

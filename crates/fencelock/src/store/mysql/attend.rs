@@ -13,8 +13,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// We look this often at most,
-const FASTEST: Duration = Duration::from_millis(5);
+/// We look this often at most, times how many numbers the first one of ours is away from its turn,
+const HANDOVER: Duration = Duration::from_millis(1);
+/// up to this many,
+const FAR: u32 = 5;
 /// and this often at least.
 const SLOWEST: Duration = Duration::from_millis(400);
 /// What is watched is compared this often: hints come up to a second late.
@@ -60,6 +62,7 @@ async fn attend(running: Running) {
         let lapse = lock(&client.lapse).after(AFTER);
         if !places.is_empty() && client.clock.now() >= looked_at.after(pause(&client)).min(lapse) {
             *lock(&client.lapse) = Moment::FAR;
+            client.stand.look_anew();
             if let Err(error) = seeing::look(&client, &places).await {
                 tracing::debug!(%error, "cannot look for those who wait");
             }
@@ -94,10 +97,10 @@ async fn attend(running: Running) {
 }
 
 /// An eighth of the time since something last happened: a waiter learns of its turn after a small part of the time it has
-/// waited, and an idle crowd costs next to nothing.
+/// waited, and an idle crowd costs next to nothing. In a busy one only the process whose turn is near looks often.
 fn pause(client: &Client) -> Duration {
     let quiet = client.clock.now().since(*lock(&client.stirred));
-    (quiet / 8).clamp(FASTEST, SLOWEST)
+    (quiet / 8).clamp(HANDOVER * client.stand.nearest().min(FAR), SLOWEST)
 }
 
 /// Looks whether something has changed within what is watched. One round trip for all.

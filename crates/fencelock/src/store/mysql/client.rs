@@ -4,6 +4,7 @@
 //! round trip; a connection whose script failed or was given up is closed, which rolls back whatever was open on it.
 
 use super::alone::Lines;
+use super::crowd::Stand;
 use super::fault;
 use super::hosts::Hosts;
 use crate::clock::{Clock, Moment};
@@ -79,6 +80,8 @@ pub(super) struct Client {
     pub(super) attended: AtomicBool,
     /// What we know of lines.
     pub(super) lines: Lines,
+    /// Where those stand who wait here.
+    pub(super) stand: Stand,
     /// Lines made since the last look for abandoned ones.
     pub(super) made: AtomicU64,
     pub(super) closed: AtomicBool,
@@ -108,6 +111,7 @@ impl Client {
             stirred: Mutex::new(clock.now()),
             attended: AtomicBool::new(false),
             lines: Lines::default(),
+            stand: Stand::default(),
             made: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             slots: Mutex::default(),
@@ -146,9 +150,12 @@ impl Client {
 
     /// Sends a script whose last statement, and no other, answers something: one round trip.
     pub(super) async fn run_ending(&self, script: &str) -> Result<Vec<Row>> {
+        self.send_ending(script).await?.pop().ok_or_else(super::script::broken)
+    }
+
+    async fn send_ending(&self, script: &str) -> Result<Answers> {
         let answer = self.try_send(script, Form::Ending).await?;
-        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?.rows;
-        answers.pop().ok_or_else(super::script::broken)
+        Ok(answer.map_err(|error| fault::of_call(error, &self.hosts.address))?.rows)
     }
 
     /// Sends one statement that only reads: one round trip.
@@ -175,6 +182,18 @@ impl Client {
         let client = self.arc();
         let running = async move {
             let answer = client.run(&script).await;
+            drop(pending);
+            answer
+        };
+        Lasting(Some(Box::pin(running))).await
+    }
+
+    /// The same for one ticket and a script whose last statement says that all of it was carried out.
+    pub(super) async fn run_following(&self, id: TicketId, script: String) -> Result<Answers> {
+        let pending = self.pending(vec![id]);
+        let client = self.arc();
+        let running = async move {
+            let answer = client.send_ending(&script).await;
             drop(pending);
             answer
         };

@@ -20,6 +20,9 @@ pub(super) use sql;
 /// What stands for the words of a template.
 pub(super) type Words<'a> = [(&'a str, &'a str)];
 
+/// Where nobody joins: `soonest` of admit.sql.
+pub(super) const FAR: &str = "9223372036854775807";
+
 /// A script in the making.
 #[derive(Default)]
 pub(super) struct Script(pub(super) String);
@@ -54,6 +57,13 @@ impl Script {
             self.add(sql!("lock"), &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes()))]);
         }
         self.add(sql!("now"), &[])
+    }
+
+    /// For a script whose last statement answers: MariaDB takes all of it for one statement and sends one answer, for which the client is woken
+    /// once. MySQL, which knows no such thing, takes the frame for comments.
+    pub(super) fn as_one(&self) -> String {
+        let script = self.0.trim_end().trim_end_matches(';');
+        format!("/*M!100101 BEGIN NOT ATOMIC */\n{script}\n/*M!100101 ; END */")
     }
 
     pub(super) async fn commit(&mut self, client: &Client) -> Result<Answers> {

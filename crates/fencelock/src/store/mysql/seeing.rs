@@ -1,7 +1,8 @@
 //! What is there: who waits and who came in, who is inside, which names, what has changed, and what was left behind.
 
 use super::client::Client;
-use super::script::{Script, Words, broken, bytes, int, next, number, raw, seen, sql, string};
+use super::crowd::{self, Standing};
+use super::script::{FAR, Script, Words, broken, bytes, int, next, number, raw, seen, sql, string};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::sql::{duration, micros};
@@ -10,31 +11,54 @@ use mysql_async::Row;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-/// One round trip for all who wait; one more where somebody has lapsed.
+/// One round trip for all who wait, at their lines' rows; one more for those whose tickets have to be looked at, two where somebody may
+/// have lapsed, and two more where somebody has.
 pub(super) async fn look(client: &Client, places: &[Place]) -> Result<Vec<Waited>> {
+    let mut places: Vec<(usize, &Place)> = places.iter().enumerate().collect();
+    places.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
+    let (order, places): (Vec<usize>, Vec<Place>) = places.into_iter().map(|(at, place)| (at, place.clone())).unzip();
+    let mut glanced = crowd::glance(client, &places).await?;
+    if !glanced.lapsed.is_empty() {
+        // Of all lines at once, so that this comes once in a lease and not once for each of them.
+        crowd::reckon(client, &places).await?;
+        glanced = crowd::glance(client, &places).await?;
+    }
+    if !glanced.lapsed.is_empty() {
+        settle(client, &glanced.lapsed.iter().collect::<Vec<_>>()).await?;
+        glanced = crowd::glance(client, &places).await?;
+    }
+    expect_lapses(client, glanced.rest.into_iter());
+    let unsaid = |(found, _): &(&Option<Waited>, &Place)| found.is_none();
+    let unsaid: Vec<Place> = glanced.found.iter().zip(&places).filter(unsaid).map(|(_, place)| place.clone()).collect();
+    let mut said = if unsaid.is_empty() { Vec::new() } else { look_closer(client, &unsaid).await? }.into_iter();
+    let mut all = vec![Waited::Gone; places.len()];
+    for ((at, place), found) in order.into_iter().zip(&places).zip(glanced.found) {
+        let found = found.or_else(|| said.next()).unwrap_or(Waited::Gone);
+        if found != Waited::Waiting {
+            client.stir();
+            client.stand.forget(place.id);
+            client.ears.tell(place.id, &found);
+        }
+        all[at] = found;
+    }
+    // Of one whose line's row said nothing we know only that it waits: it may be the next.
+    let nearest = if unsaid.is_empty() { glanced.nearest } else { Some(1) };
+    nearest.into_iter().for_each(|distance| client.stand.near(distance));
+    Ok(all)
+}
+
+/// The same by the tickets themselves, in the order of their names: one round trip; two more where somebody has lapsed.
+async fn look_closer(client: &Client, places: &[Place]) -> Result<Vec<Waited>> {
     let names: BTreeSet<&str> = places.iter().map(|place| place.name.key()).collect();
-    let (mut found, rests) = peek(client, places, &names).await?;
-    let lapsed: Vec<&Name> = {
-        let lapsed = |name: &&Name| rests.get(name.key()).is_some_and(|rest| *rest <= 0);
-        let mut names: Vec<&Name> = places.iter().map(|place| &place.name).filter(lapsed).collect();
-        names.sort_by(|a, b| a.key().cmp(b.key()));
-        names.dedup_by(|a, b| a.key() == b.key());
-        names
-    };
+    let (mut found, mut rests) = peek(client, places, &names).await?;
+    let lapsed = |name: &&Name| rests.get(name.key()).is_some_and(|rest| *rest <= 0);
+    let mut lapsed: Vec<&Name> = places.iter().map(|place| &place.name).filter(lapsed).collect();
+    lapsed.dedup_by(|a, b| a.key() == b.key());
     if !lapsed.is_empty() {
         settle(client, &lapsed).await?;
-        let (again, rests) = peek(client, places, &names).await?;
-        found = again;
-        expect_lapses(client, rests.into_values());
-    } else {
-        expect_lapses(client, rests.into_values());
+        (found, rests) = peek(client, places, &names).await?;
     }
-    for (place, found) in places.iter().zip(&found) {
-        if *found != Waited::Waiting {
-            client.stir();
-            client.ears.tell(place.id, found);
-        }
-    }
+    expect_lapses(client, rests.into_values());
     Ok(found)
 }
 
@@ -44,7 +68,7 @@ fn expect_lapses(client: &Client, rests: impl Iterator<Item = i64>) {
     }
 }
 
-/// What is there, without a lock.
+/// What is there, without a lock. Where those who wait stand is remembered.
 async fn peek(
     client: &Client,
     places: &[Place],
@@ -62,13 +86,21 @@ async fn peek(
         if int(row, 0)? == Some(1) {
             rests.insert(name, rest);
         } else if rest > 0 {
-            there.insert((id, name), (int(row, 3)?, int(row, 4)?));
+            let ours = raw(row, 7)? == Some(client.me.as_bytes());
+            let changes = int(row, 6)?.filter(|_| ours);
+            there.insert((id, name), (int(row, 3)?.unwrap_or(0), int(row, 4)?, changes));
         }
     }
     let found = |place: &Place| match there.get(&(place.id.to_string(), place.name.key().to_string())) {
         None => Waited::Gone,
-        Some((_, None)) => Waited::Waiting,
-        Some((token, Some(_))) => Waited::Admitted { token: number(*token) },
+        Some((number, None, changes)) => {
+            // What others do with tickets of their own is not seen at the line's row.
+            if let Some(changes) = *changes {
+                client.stand.learn(place, Standing { number: *number, changes });
+            }
+            Waited::Waiting
+        }
+        Some((token, Some(_), _)) => Waited::Admitted { token: number(Some(*token)) },
     };
     Ok((places.iter().map(found).collect(), rests))
 }
@@ -78,7 +110,7 @@ async fn settle(client: &Client, names: &[&Name]) -> Result<()> {
     let mut script = Script::transaction();
     script.lock(names.iter().enumerate().map(|(i, name)| (i, *name)));
     for (i, name) in names.iter().enumerate() {
-        let words: &Words<'_> = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes()))];
+        let words: &Words<'_> = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("soonest", FAR)];
         script.add(sql!("sweep"), words).add(sql!("admit"), words);
     }
     script.commit(client).await?;

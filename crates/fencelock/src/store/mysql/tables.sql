@@ -6,6 +6,11 @@
 --
 -- A ticket that finds nobody in its line is kept in the line's own row: to enter and to leave is then one statement that changes
 -- one row (take.sql, drop.sql). Whoever finds it there moves it to the others first (sweep.sql).
+--
+-- Of a line with tickets the row keeps the sums, so that to join at its end (follow.sql), to leave it and let in the next one (pass.sql) and to
+-- see whose turn it is (glance.sql) touches a few rows, however long the line is. Every other script writes them anew from the tickets
+-- (admit.sql). They count only while `many` is 1 and `earliest` is to come: whoever finds it past takes out who has lapsed, and
+-- reckons again.
 CREATE TABLE IF NOT EXISTS fencelock_layout (
   one TINYINT NOT NULL PRIMARY KEY,
   version INT NOT NULL,
@@ -19,12 +24,18 @@ CREATE TABLE IF NOT EXISTS fencelock_line (
   touched BIGINT NOT NULL,       -- when it changed last
   kept TINYINT NOT NULL,         -- 1: transactions lock it, it is never taken out
   many TINYINT NOT NULL DEFAULT 1, -- 0: none of its tickets is in fencelock_ticket, and its numbers have begun
+  earliest BIGINT NOT NULL DEFAULT 0, -- no ticket lapses before; 0: the sums are not known
+  frontier BIGINT NOT NULL DEFAULT 0, -- every ticket up to this number is inside, the others wait
+  inside BIGINT NOT NULL DEFAULT 0, -- the weight inside
+  total BIGINT NOT NULL DEFAULT 0, -- the weight of all tickets
+  head BIGINT NOT NULL DEFAULT 0, -- no ticket has a smaller number
+  changes BIGINT NOT NULL DEFAULT 0, -- how often tickets went otherwise than from inside by their own client: who waits looks for its ticket
   -- The ticket that is alone, as long as it has not lapsed; 0: there is none.
   expiry BIGINT NOT NULL DEFAULT 0,
   number BIGINT NOT NULL DEFAULT 0,
   id BINARY(16) NOT NULL DEFAULT '',
   weight INT NOT NULL DEFAULT 0,
-  capacity INT NOT NULL DEFAULT 0,
+  capacity INT NOT NULL DEFAULT 0, -- and that of the line, if there are many
   mode TINYINT NOT NULL DEFAULT 0,
   client VARBINARY(32) NOT NULL DEFAULT '',
   entered BIGINT NOT NULL DEFAULT 0, -- and admitted
@@ -79,3 +90,13 @@ SET @fencelock = IF((SELECT COUNT(*) FROM information_schema.columns WHERE table
 PREPARE fencelock FROM @fencelock;
 EXECUTE fencelock;
 DEALLOCATE PREPARE fencelock;
+
+-- From layout 2: they have no sums yet.
+SET @fencelock = IF((SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE()
+  AND table_name = 'fencelock_line' AND column_name = 'earliest') > 0, 'DO 0', 'ALTER TABLE fencelock_line
+  ADD earliest BIGINT NOT NULL DEFAULT 0, ADD frontier BIGINT NOT NULL DEFAULT 0, ADD inside BIGINT NOT NULL DEFAULT 0,
+  ADD total BIGINT NOT NULL DEFAULT 0, ADD head BIGINT NOT NULL DEFAULT 0, ADD changes BIGINT NOT NULL DEFAULT 0');
+PREPARE fencelock FROM @fencelock;
+EXECUTE fencelock;
+DEALLOCATE PREPARE fencelock;
+

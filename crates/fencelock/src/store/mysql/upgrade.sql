@@ -6,5 +6,6 @@ SET @n = COALESCE(@k, @l{i} + 1);
 UPDATE fencelock_ticket SET id = {new}, number = @n, weight = capacity, mode = 0, admitted = @now
   WHERE name = {name} AND number = @g AND @u = 0 AND @k IS NULL;
 SET @s{i} = @s{i} + ROW_COUNT();
-UPDATE fencelock_line SET last = GREATEST(last, @n), touched = @now WHERE name = {name} AND @u = 0 AND @k IS NULL;
+UPDATE fencelock_line SET last = GREATEST(last, @n), touched = @now, frontier = @n, head = @n, inside = capacity, total = capacity
+  WHERE name = {name} AND @u = 0 AND @k IS NULL;
 SELECT @u, @n;

@@ -2,7 +2,8 @@
 
 use super::alone::{self, Known};
 use super::client::Client;
-use super::script::{Script, Words, broken, bytes, int, listed, maybe, next, number, seen, small, sql, string};
+use super::crowd;
+use super::script::{FAR, Script, Words, broken, bytes, int, listed, maybe, next, number, seen, small, sql, string};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::{duration, micros, ticket_id};
@@ -51,22 +52,30 @@ fn spelled(client: &Client, at: usize, ticket: &Enter) -> Vec<(&'static str, Str
         ("value", maybe(note.value.as_deref())),
         ("lease", micros(ticket.lease).to_string()),
         ("waiting", micros(waiting_lease(ticket.lease)).to_string()),
+        ("soonest", format!("@now + {}", micros(waiting_lease(ticket.lease)))),
         ("where", String::new()),
         ("limit", "1".into()),
     ]
 }
 
-/// One round trip: one statement where nobody is in the line, a script elsewhere. One more if we took it for the other case, or for a
-/// name that is used for the first time; two more for a name that is new to us and has somebody in it.
+/// One round trip: one statement where nobody is in the line, a short script where others are, a longer one for a batch. One more if we took
+/// it for the other case, or somebody in the line may have lapsed, or for a name that is used for the first time; two more for a name that is new to us and
+/// has somebody in it.
 pub(super) async fn enter(client: &Client, batch: &[Enter]) -> Result<Vec<Entered>> {
     let order = sorted(batch, |ticket| &ticket.place.name);
     let spelled: Vec<_> = order.iter().map(|at| spelled(client, *at, &batch[*at])).collect();
     let words: Vec<Vec<(&str, &str)>> =
         spelled.iter().map(|all| all.iter().map(|(word, value)| (*word, value.as_str())).collect()).collect();
-    if let ([ticket], [words]) = (batch, &words[..])
-        && let Some(entered) = alone::enter(client, ticket, words).await?
-    {
-        return Ok(vec![entered]);
+    if let ([ticket], [words]) = (batch, &words[..]) {
+        if client.lines.known(&ticket.place.name) == Some(Known::Crowded)
+            && let Some(entered) = crowd::enter(client, ticket, words).await?
+        {
+            return Ok(vec![entered]);
+        }
+        // It may be known to be empty by now.
+        if let Some(entered) = alone::enter(client, ticket, words).await? {
+            return Ok(vec![entered]);
+        }
     }
     let mut script = Script::transaction();
     script.lock(order.iter().map(|at| (*at, &batch[*at].place.name)));
@@ -168,8 +177,7 @@ fn read_news(client: &Client, name: &Name, answers: &mut std::vec::IntoIter<Vec<
     let row = told.first().ok_or_else(broken)?;
     for row in &admitted {
         let id = string(row, 0)?.as_deref().and_then(ticket_id).ok_or_else(broken)?;
-        client.stir();
-        client.ears.tell(id, &Waited::Admitted { token: number(int(row, 1)?) });
+        crowd::came_in(client, id, int(row, 1)?);
     }
     if int(row, 1)?.is_some_and(|changes| changes > 0) {
         client.hints.tell(name);
@@ -183,17 +191,21 @@ fn presence(there: bool) -> Presence {
 }
 
 /// One round trip for the batch, behind every enter of these tickets that is still under way; one more for a ticket that was alone
-/// in its line when we last had to do with it and is not now.
+/// in its line when we last had to do with it and is not now, and one more where somebody in the line may have lapsed or several come in.
 pub(super) async fn leave(client: &Client, batch: &[Place]) -> Result<Vec<Presence>> {
     for place in batch {
         client.answered(place.id).await?;
+        client.stand.forget(place.id);
     }
-    if let [place] = batch
-        && client.lines.known(&place.name) != Some(Known::Crowded)
-        && alone::leave(client, place).await?
-    {
-        client.ears.tell(place.id, &Waited::Gone);
-        return Ok(vec![Presence::There]);
+    if let [place] = batch {
+        let alone = client.lines.known(&place.name) != Some(Known::Crowded) && alone::leave(client, place).await?;
+        let left = if alone { Some(Presence::There) } else { crowd::leave(client, place).await? };
+        if let Some(left) = left {
+            if left == Presence::There {
+                client.ears.tell(place.id, &Waited::Gone);
+            }
+            return Ok(vec![left]);
+        }
     }
     let which = |at: usize| format!("id = {}", bytes(batch[at].id.as_bytes()));
     let found = take_out(client, &batch.iter().map(|place| &place.name).collect::<Vec<_>>(), which).await?;
@@ -229,6 +241,7 @@ async fn take_out(client: &Client, names: &[&Name], which: impl Fn(usize) -> Str
             ("name", &bytes(names[*at].key().as_bytes())),
             ("which", &which(*at)),
             ("client", &me),
+            ("soonest", FAR),
         ];
         script.add(sql!("sweep"), words).add(sql!("leave"), words).add(sql!("admit"), words).add(sql!("news"), words);
     }
@@ -277,7 +290,7 @@ pub(super) async fn renew(client: &Client, batch: &[Renew]) -> Result<Vec<Renewe
     let ids = listed(batch.iter().map(|ticket| id(&ticket.place)));
     script.add("COMMIT;", &[]).add(sql!("renewed"), &[("ids", &ids), ("names", &names)]);
     let mut there = HashMap::new();
-    for row in &client.run_ending(&script.0).await? {
+    for row in &client.run_ending(&script.as_one()).await? {
         let place = (string(row, 0)?.unwrap_or_default(), string(row, 1)?.unwrap_or_default());
         there.insert(place, int(row, 2)?.map_or(Duration::ZERO, duration));
     }
@@ -309,6 +322,7 @@ pub(super) async fn change(
         ("reason", &maybe(note.reason.as_deref())),
         ("value", &maybe(note.value.as_deref())),
         ("client", &bytes(client.me.as_bytes())),
+        ("soonest", FAR),
     ];
     let mut script = Script::transaction();
     script.lock([(0, &place.name)].into_iter());
@@ -327,6 +341,7 @@ pub(super) async fn upgrade(client: &Client, place: &Place, new: TicketId) -> Re
         ("new", &bytes(new.as_bytes())),
         ("where", &format!("AND id <> {id}")),
         ("limit", "1"),
+        ("soonest", FAR),
     ];
     let mut script = Script::transaction();
     script.lock([(0, &place.name)].into_iter());
