@@ -56,9 +56,8 @@ async fn alone() -> (server::Server, String) {
 /// How many deadlocks there have been. What the server knows of the last one is printed.
 async fn deadlocks(server: &server::Server) -> i64 {
     let mut sql = server.sql("mysql").await;
-    let row: Option<(String, i64)> =
-        sql.query_first("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").await.expect("a count");
-    let count = row.expect("MariaDB counts them").1;
+    let counted = "SELECT CAST(count AS SIGNED) FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
+    let count: i64 = sql.query_first(counted).await.expect("a count").expect("it is counted by default");
     if count > 0 {
         let status: Option<(String, String, String)> =
             sql.query_first("SHOW ENGINE INNODB STATUS").await.expect("the status");

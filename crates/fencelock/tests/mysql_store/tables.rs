@@ -119,13 +119,14 @@ async fn a_user_needs_no_more_than_the_printed_rights() {
     Migration::of(&url).unwrap().unwrap().run().await.unwrap();
     let grants = migration.sql();
     let grants = grants.lines().filter_map(|line| line.strip_prefix("-- GRANT "));
+    let mariadb: Option<bool> = sql.query_first("SELECT VERSION() LIKE '%MariaDB%'").await.unwrap();
     let mut count = 0;
-    for grant in grants {
+    for grant in grants.filter(|grant| mariadb == Some(true) || !grant.contains("fencelock_number")) {
         let grant = grant.replace(" app.", &format!(" {database}.")).replace("'app'", &format!("'{database}'"));
         sql.query_drop(format!("GRANT {grant}")).await.unwrap();
         count += 1;
     }
-    assert_eq!(count, 8);
+    assert_eq!(count, if mariadb == Some(true) { 8 } else { 7 });
     soon("everything", use_all(&theirs)).await;
     let store = open(&theirs).await;
     soon("a sweep", async {

@@ -9,7 +9,7 @@ use crate::store::Place;
 use std::time::Duration;
 
 /// So often it is asked whether another client is seen to wait; if so, it is given back,
-const ASKED: Duration = Duration::from_millis(10);
+const ASKED: Duration = Duration::from_millis(15);
 /// and not tried for again for so long, in which each of the others tries more than once.
 const WANTED: Duration = Duration::from_millis(20);
 /// After so long it is given back in any case: who only tries is not seen to wait.
