@@ -22,7 +22,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use driver::{Ask, Driver, Left, Look, Picture, Shown, Taken, is_shared};
+#[cfg(feature = "postgres")]
+pub(crate) use driver::is_shared;
+pub(crate) use driver::{Ask, Driver, Left, Look, Picture, Shown, Taken};
 
 mod actor;
 mod driver;

@@ -355,7 +355,7 @@ impl<D: Driver> Actor<D> {
         }
         // Somebody of another client is there: who?
         for one in unseen {
-            self.see(Look::Holder(one), self.clock.now()).await;
+            self.see(Look::Holder(Box::new(one)), self.clock.now()).await;
         }
     }
 

@@ -63,7 +63,7 @@ pub(super) enum Look {
         answer: oneshot::Sender<Result<Vec<Listed>>>,
     },
     /// Who has what was asked for and not got.
-    Holder(Asked),
+    Holder(Box<Asked>),
 }
 
 /// A look that waits for others to catch up.
@@ -178,7 +178,7 @@ impl<D: Driver> Actor<D> {
     }
 
     /// Says who is in the way; the same again, if that is not known yet.
-    async fn see_holder(&mut self, one: Asked, patient: bool) -> Option<Look> {
+    async fn see_holder(&mut self, one: Box<Asked>, patient: bool) -> Option<Look> {
         let place = &one.enter.place;
         if one.enter.queue && self.ticket(place).is_none() {
             drop(one.answer.send(Err(Error::unknown("it was taken back"))));
