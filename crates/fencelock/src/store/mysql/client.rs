@@ -178,34 +178,28 @@ impl Client {
     /// The same for an enter of these tickets. Should the caller give it up, it goes on in the background: the server carries
     /// it out anyhow, and a [`leave`](Client::answered) must come behind it.
     pub(super) async fn run_entering(&self, ids: Vec<TicketId>, script: String) -> Result<Answers> {
-        let pending = self.pending(ids);
-        let client = self.arc();
-        let running = async move {
-            let answer = client.run(&script).await;
-            drop(pending);
-            answer
-        };
-        Lasting(Some(Box::pin(running))).await
+        self.lasting(ids, |client| async move { client.run(&script).await }).await
     }
 
     /// The same for one ticket and a script whose last statement says that all of it was carried out.
     pub(super) async fn run_following(&self, id: TicketId, script: String) -> Result<Answers> {
-        let pending = self.pending(vec![id]);
-        let client = self.arc();
-        let running = async move {
-            let answer = client.send_ending(&script).await;
-            drop(pending);
-            answer
-        };
-        Lasting(Some(Box::pin(running))).await
+        self.lasting(vec![id], |client| async move { client.send_ending(&script).await }).await
     }
 
     /// The same for one ticket and one statement: [`run_update`](Client::run_update).
     pub(super) async fn run_taking(&self, id: TicketId, statement: String) -> Result<(u64, u64)> {
-        let pending = self.pending(vec![id]);
-        let client = self.arc();
+        self.lasting(vec![id], |client| async move { client.run_update(&statement).await }).await
+    }
+
+    /// A call that is carried out to its end though whoever asked for it has gone; until then an enter of these tickets is under way.
+    async fn lasting<T, F>(&self, ids: Vec<TicketId>, call: impl FnOnce(Arc<Client>) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (pending, answer) = (self.pending(ids), call(self.arc()));
         let running = async move {
-            let answer = client.run_update(&statement).await;
+            let answer = answer.await;
             drop(pending);
             answer
         };
