@@ -91,3 +91,33 @@ async fn a_crowd_that_waits_costs_next_to_nothing() {
         soon("its turn", one).await.unwrap().unwrap();
     }
 }
+
+/// Statements of session locks, as the server counts them: of a crowd on one name, and of many who have a name each.
+#[tokio::test]
+async fn session_locks_of_one_client_share_their_calls() {
+    let server = tokio::task::spawn_blocking(|| Server::start(&[])).await.unwrap();
+    let url = format!("{}?mode=session", server.url(&server.database().await));
+    let locks = Locks::connect(&url).await.unwrap();
+    let mut sql = server.sql("mysql").await;
+    let mut cost = async |name: fn(usize) -> String| {
+        let mut statements = async || {
+            let row: Option<(String, i64)> = sql.query_first("SHOW GLOBAL STATUS LIKE 'Questions'").await.unwrap();
+            row.unwrap().1
+        };
+        let before = statements().await;
+        let work = (0..16).map(|i| {
+            let mutex = locks.mutex(&name(i));
+            async move {
+                for _ in 0..50 {
+                    mutex.lock().await.unwrap().release().await.unwrap();
+                }
+            }
+        });
+        futures_util::future::join_all(work).await;
+        f64::from(i32::try_from(statements().await - before).unwrap()) / 800.0
+    };
+    let (one, own) = (cost(|_| "one".into()).await, cost(|i| format!("own/{i}")).await);
+    println!("statements for a cycle: {one:.2} on one name, {own:.2} on names of their own");
+    // One by one there would be two for each.
+    assert!(one < 0.5 && own < 1.0, "{one} {own}");
+}

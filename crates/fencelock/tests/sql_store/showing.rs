@@ -1,4 +1,4 @@
-//! Locks that belong to a connection: what others see of them, whether they have a row yet or not, and when others get them.
+//! Locks that belong to a connection: what others see of them, whether they have a row yet or not, and who gets them when.
 
 use crate::{alone, left_behind, soon};
 use fencelock::{ErrorKind, Locks, Options};
@@ -133,4 +133,41 @@ async fn a_crowd_of_one_client_lets_others_in() {
     for worker in workers {
         soon("its end", worker).await.unwrap();
     }
+}
+
+/// A lock is passed on within a client without a call for a while. The server must know by then how long it has to wait for the one who
+/// gets it so: here four times as long as for all before it.
+#[tokio::test]
+async fn who_gets_it_without_a_call_keeps_it_for_its_own_lease() {
+    let (_server, url) = alone().await;
+    let (locks, other) = (connect(&url).await, connect(&url).await);
+    let mutex = locks.mutex("passed");
+    let short = || Options::new().lease(Duration::from_secs(2));
+    let first = mutex.lock_with(short()).await.unwrap();
+    let mut second = Box::pin(mutex.lock_with(short()));
+    let mut third = Box::pin(mutex.lock_with(short()));
+    let mut fourth = Box::pin(mutex.lock_with(Options::new().lease(Duration::from_secs(8))));
+    soon("two wait", async {
+        while other.inspect("passed").await.unwrap().waiting.len() != 2 {
+            assert!(futures_util::poll!(&mut second).is_pending() && futures_util::poll!(&mut third).is_pending());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    // Numbers for both of them come at once. One is left over: for somebody who came later.
+    first.release().await.unwrap();
+    let (second, token) = {
+        let guard = soon("the second", second).await.unwrap();
+        let token = guard.token().number();
+        (guard, token)
+    };
+    drop(third);
+    assert!(futures_util::poll!(&mut fourth).is_pending());
+    second.release().await.unwrap();
+    let fourth = soon("the fourth", fourth).await.unwrap();
+    assert!(fourth.token().number() > token);
+    // Longer than the server waits for who has two seconds, and shorter than until the first renewal of who has eight.
+    let lost = tokio::time::timeout(Duration::from_millis(4500), fourth.lost()).await;
+    assert!(lost.is_err(), "lost: {lost:?}");
+    fourth.release().await.unwrap();
 }

@@ -74,15 +74,19 @@ impl Script {
 
 /// Bytes as SQL writes them.
 pub(super) fn bytes(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut out = String::with_capacity(2 * bytes.len() + 3);
     out.push_str("x'");
+    hex(bytes, &mut out);
+    out.push('\'');
+    out
+}
+
+pub(super) fn hex(bytes: &[u8], out: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
         out.push(char::from(DIGITS[usize::from(byte >> 4)]));
         out.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
-    out.push('\'');
-    out
 }
 
 pub(super) fn listed(all: impl Iterator<Item = String>) -> String {

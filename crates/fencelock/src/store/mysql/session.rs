@@ -3,7 +3,7 @@
 use super::client::{self, Answers};
 use super::fault;
 use super::hosts::Hosts;
-use super::script::{broken, bytes, int, maybe, next, number, seen, string};
+use super::script::{broken, bytes, hex, int, listed, maybe, next, number, seen, string};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
@@ -11,10 +11,12 @@ use crate::store::sql::session::{Ask, Driver, Left, Look, Picture, Session, Show
 use crate::store::sql::{client_name, duration, micros};
 use crate::store::{Listed, Place, Scope};
 use futures_util::future::{Either, select};
-use mysql_async::{Conn, Row};
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Row, Statement, Value};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// We give up a call after this long, and the connection with it.
@@ -42,6 +44,34 @@ fn taken_out<'a>(places: impl Iterator<Item = &'a Place>) -> String {
     }
 }
 
+/// What gives a lock back.
+fn released(key: &str) -> String {
+    format!("RELEASE_LOCK('{key}')")
+}
+
+/// As many locks are taken and given back at once by a statement that the server has read before: reading costs it more than the locks do.
+/// There is one for each of these numbers.
+const SLOTS: [usize; 3] = [1, 4, 16];
+
+/// Gives so many locks back, or fewer, and then tries for as many, for MariaDB. For nothing it does nothing.
+fn with_slots(slots: usize) -> String {
+    let (back, tried) = (vec!["RELEASE_LOCK(?)"; slots].join(", "), vec!["GET_LOCK(?, 0)"; slots].join(", "));
+    answering(
+        &format!("LEFT(CONCAT_WS('', {back}), 0)"),
+        &format!(", {}", numbered(&format!("CONCAT_WS('', {tried})"))),
+    )
+}
+
+/// The last statement of every call: the connection's number, what goes along and says nothing, and what is wanted.
+fn answering(along: &str, wanted: &str) -> String {
+    format!("SELECT CONCAT_WS(' ', CONNECTION_ID(), {along}{wanted})")
+}
+
+/// What became of these tries, and a number if one of them went well, for MariaDB.
+fn numbered(tries: &str) -> String {
+    format!("@got := {tries}, IF(INSTR(@got, '1'), NEXTVAL(fencelock_number), 0)")
+}
+
 /// Whether a count is above 0.
 fn is_any(rows: &[Row]) -> Result<bool> {
     Ok(int(rows.first().ok_or_else(broken)?, 0)? > Some(0))
@@ -59,6 +89,8 @@ struct Open {
     grants: u64,
     /// Where numbers come from.
     numbers: Numbers,
+    /// For each of [`SLOTS`], once it was needed.
+    prepared: [Option<Statement>; SLOTS.len()],
 }
 
 /// Where numbers come from.
@@ -80,20 +112,36 @@ fn behind(marker: &str) -> String {
 /// What a connection is told first.
 const BEGIN: &[&str] = &["SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'"];
 
+/// What is to be put back.
+enum Kept {
+    Nothing,
+    /// With the next call: the statement that takes the rows out, if there are any, and the keys of the locks.
+    Along {
+        rows: String,
+        keys: Vec<String>,
+    },
+    /// The connection ended before that was answered.
+    Lost,
+}
+
 /// The one connection.
 pub(super) struct Mysql {
     /// Lock names are the whole server's, so the database is part of them.
-    hosts: Hosts,
+    hosts: Arc<Hosts>,
     clock: Clock,
     open: Option<Open>,
+    kept: Kept,
 }
+
+/// As many connections as a client has: one alone would be idle while we read its answers and write what comes next.
+const CONNECTIONS: usize = 2;
 
 /// Connects once to see whether it works here, and leaves the rest to the library thread.
 pub(super) async fn connect(hosts: Hosts, clock: Clock) -> Result<Session> {
-    let mut driver = Mysql { hosts, clock: clock.clone(), open: None };
-    driver.open().await?;
-    driver.close();
-    Ok(Session::new(driver, false, clock))
+    let hosts = Arc::new(hosts);
+    let driver = || Mysql { hosts: hosts.clone(), clock: clock.clone(), open: None, kept: Kept::Nothing };
+    driver().open().await?;
+    Ok(Session::new((0..CONNECTIONS).map(|_| driver()).collect(), false, clock.clone()))
 }
 
 /// What fits, cut between characters.
@@ -117,11 +165,8 @@ impl Mysql {
         hash.update(self.hosts.database.as_bytes());
         hash.update([0]);
         hash.update(name.key().as_bytes());
-        let mut key = String::from("'fencelock:");
-        for byte in &hash.finalize()[..24] {
-            let _ = write!(key, "{byte:02x}");
-        }
-        key.push('\'');
+        let mut key = String::from("fencelock:");
+        hex(&hash.finalize()[..24], &mut key);
         key
     }
 
@@ -135,32 +180,112 @@ impl Mysql {
         }
     }
 
-    /// One round trip. Whatever goes wrong ends the connection: what of it was done cannot be known, and the end undoes it.
+    /// One round trip: what these statements answer.
     async fn run(&mut self, script: &str) -> Result<Answers> {
-        let mut answers = self.send(&format!("{script}SELECT CONNECTION_ID()\n")).await?;
-        answers.pop();
-        Ok(answers)
+        Ok(self.send(script, "").await?.0)
     }
 
-    /// The same for a script with one answer of one row, which comes last and begins with the connection's number.
-    async fn run_ending(&mut self, script: &str) -> Result<Row> {
-        self.send(script).await?.pop().and_then(|mut rows| rows.pop()).ok_or_else(broken)
+    /// One round trip: the values of these expressions, none of which has a space, behind these statements.
+    async fn tell(&mut self, script: &str, wanted: &str) -> Result<Vec<String>> {
+        Ok(self.send(script, &format!(", {wanted}")).await?.1)
     }
 
-    /// Sends a script whose last answer begins with the connection's number: so it was carried out to its end, and by whom we think.
-    async fn send(&mut self, script: &str) -> Result<Answers> {
-        let Some(mut open) = self.open.take() else {
-            return Err(Error::unknown(format!("{}: the connection has ended", self.hosts.address)));
+    /// One round trip. Whatever goes wrong ends the connection: what of it was done cannot be known, and the end undoes it. The last answer begins
+    /// with the connection's number: so all was carried out to its end, and by whom we think. What was put back goes along; within that
+    /// last answer, if it is the only one, so that we are woken once.
+    async fn send(&mut self, script: &str, wanted: &str) -> Result<(Answers, Vec<String>)> {
+        let mut open = self.open.take().ok_or_else(|| self.has_ended())?;
+        let (mut first, mut along) = (String::new(), "''".to_string());
+        let carries = self.carry();
+        if let Some((rows, keys)) = &carries {
+            let locks = listed(keys.iter().map(|key| released(key)));
+            first.push_str(rows);
+            match (keys.is_empty(), script.is_empty()) {
+                (true, _) => {}
+                (false, true) => along = format!("LEFT(CONCAT_WS('', {locks}), 0)"),
+                (false, false) => first = format!("{rows}DO {locks};\n"),
+            }
+        }
+        let script = format!("{first}{script}{}\n", answering(&along, wanted));
+        let answer = Self::within(&self.clock, &self.hosts.address, client::collect(&mut open.conn, &script)).await?;
+        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
+        let last = answers.pop().and_then(|mut rows| rows.pop());
+        Ok((answers, self.answered(open, last.as_ref(), carries.is_some())?))
+    }
+
+    /// The same by a statement with slots, whatever is to go along.
+    async fn fill(&mut self, at: usize, tried: Vec<String>) -> Result<Vec<String>> {
+        let mut open = self.open.take().ok_or_else(|| self.has_ended())?;
+        let carries = self.carry();
+        let back = carries.as_ref().map_or(&[][..], |(_, keys)| keys);
+        let slots = SLOTS[at];
+        let padded = |keys: &[String]| {
+            let nothing = std::iter::repeat_n(Value::NULL, slots - keys.len());
+            keys.iter().map(Value::from).chain(nothing).collect::<Vec<_>>()
         };
-        let answer = Self::within(&self.clock, &self.hosts.address, client::collect(&mut open.conn, script)).await?;
-        let answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
-        let id = answers.last().and_then(|rows| rows.first()).map(|row| int(row, 0)).transpose()?.flatten();
-        if id != Some(open.id) {
+        let params = [padded(back), padded(&tried)].concat();
+        let call = async {
+            let statement = match open.prepared[at].take() {
+                Some(statement) => statement,
+                None => open.conn.prep(with_slots(slots)).await?,
+            };
+            let last: Option<Row> = open.conn.exec_first(&statement, params).await?;
+            open.prepared[at] = Some(statement);
+            Ok(last)
+        };
+        let last = Self::within(&self.clock, &self.hosts.address, call).await?;
+        let last = last.map_err(|error| fault::of_call(error, &self.hosts.address))?;
+        self.answered(open, last.as_ref(), carries.is_some())
+    }
+
+    /// Which of [`SLOTS`] will do for so many that are tried for, and for what goes along.
+    fn slots(&self, tried: usize) -> Option<usize> {
+        let back = match &self.kept {
+            Kept::Along { rows, .. } if !rows.is_empty() => return None,
+            Kept::Along { keys, .. } => keys.len(),
+            _ => 0,
+        };
+        let has_numbers = self.open.as_ref().is_some_and(|open| open.numbers == Numbers::Sequence);
+        SLOTS.iter().position(|slots| *slots >= tried.max(back)).filter(|_| has_numbers)
+    }
+
+    /// What is to go along with a call that is sent now.
+    fn carry(&mut self) -> Option<(String, Vec<String>)> {
+        match std::mem::replace(&mut self.kept, Kept::Nothing) {
+            Kept::Along { rows, keys } => {
+                self.kept = Kept::Lost;
+                Some((rows, keys))
+            }
+            kept => {
+                self.kept = kept;
+                None
+            }
+        }
+    }
+
+    /// A call's last answer. If it is the right one, the connection lives.
+    fn answered(&mut self, open: Open, last: Option<&Row>, carries: bool) -> Result<Vec<String>> {
+        let last = last.map(|row| string(row, 0)).transpose()?.flatten();
+        let mut words = last.as_deref().unwrap_or_default().split(' ');
+        if words.next().and_then(|id| id.parse().ok()) != Some(open.id) {
             let message = format!("{} does not keep to one connection: use mode=rows", self.hosts.address);
             return Err(Error::new(ErrorKind::Unsupported, message).effect_unknown());
         }
+        if carries {
+            self.kept = Kept::Nothing;
+        }
         self.open = Some(open);
-        Ok(answers)
+        Ok(words.skip(1).map(Into::into).collect())
+    }
+
+    /// An answer that cannot be understood is no answer.
+    fn broken(&mut self) -> Error {
+        self.close();
+        broken()
+    }
+
+    fn has_ended(&self) -> Error {
+        Error::unknown(format!("{}: the connection has ended", self.hosts.address))
     }
 
     fn marker(&self) -> &str {
@@ -206,7 +331,8 @@ impl Driver for Mysql {
         }
         let id = int(row, 1)?.ok_or_else(broken)?;
         let numbers = if int(row, 2)? == Some(1) { Numbers::Sequence } else { Numbers::Row };
-        self.open = Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers });
+        self.open =
+            Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers, prepared: Default::default() });
         Ok(())
     }
 
@@ -221,6 +347,9 @@ impl Driver for Mysql {
 
     fn close(&mut self) {
         self.open = None;
+        if matches!(self.kept, Kept::Along { .. }) {
+            self.kept = Kept::Lost;
+        }
     }
 
     fn is_behind(&self) -> bool {
@@ -229,95 +358,119 @@ impl Driver for Mysql {
 
     /// One round trip: one statement, however many are asked for; three on MySQL.
     async fn take(&mut self, ttl: Duration, asked: &[Ask<'_>]) -> Result<Vec<Taken>> {
-        let Some(open) = &self.open else { return Err(Error::unknown("the connection has ended")) };
+        let first = self.ttl(ttl);
+        let Some(open) = &self.open else { return Err(self.has_ended()) };
         let (up, numbers) = (open.flags > 0, open.numbers);
-        let flag = format!("GET_LOCK('{}{FLAG}', 0) = 1", open.marker);
+        let key = |ask: &Ask<'_>| self.key(&ask.enter.place.name);
+        let flag = format!("GET_LOCK('{}{FLAG}', 0)", open.marker);
         // Read from left to right, as far as it is true. The flag is up before anybody knows of the lock.
         let tried = |ask: &Ask<'_>| {
-            let lock = format!("GET_LOCK({}, 0) = 1", self.key(&ask.enter.place.name));
+            let lock = format!("GET_LOCK('{}', 0)", key(ask));
             match (ask.attempt, up) {
                 (true, true) => lock,
                 (true, false) if ask.stay => format!("{flag} AND {lock}"),
                 (true, false) => format!("{lock} AND {flag}"),
-                (false, true) => "FALSE".into(),
-                (false, false) => format!("{flag} AND FALSE"),
+                (false, true) => "0".into(),
+                (false, false) => format!("{flag} AND 0"),
             }
         };
-        let tries = asked.iter().map(tried);
-        let script = match numbers {
-            Numbers::Sequence => {
-                let all: Vec<String> =
-                    tries.map(|tried| format!("IF({tried}, NEXTVAL(fencelock_number), NULL)")).collect();
-                format!("SELECT CONNECTION_ID(), {}\n", all.join(", "))
-            }
-            Numbers::Row => {
-                let all: Vec<String> = tries.enumerate().map(|(i, tried)| format!("@g{i} = ({tried})")).collect();
-                let got: Vec<String> = (0..all.len()).map(|i| format!("@g{i}")).collect();
-                // Numbers are given for all at once, behind the locks; who got none leaves a gap.
-                let given = |i| format!("IF(@g{i}, LAST_INSERT_ID() - {i}, NULL)");
-                format!(
-                    "SET {};\nUPDATE fencelock_token SET last = LAST_INSERT_ID(last + {}) WHERE one = 1 AND 1 IN ({});\nSELECT CONNECTION_ID(), {}\n",
-                    all.join(", "),
-                    all.len(),
-                    got.join(", "),
-                    (0..all.len()).map(given).collect::<Vec<_>>().join(", ")
-                )
+        // All have the same number: they are of different names. It is given behind the locks.
+        let usual = up && first.is_empty() && asked.iter().all(|ask| ask.attempt);
+        let words = if let Some(slots) = self.slots(asked.len()).filter(|_| usual) {
+            let keys = asked.iter().map(key).collect();
+            self.fill(slots, keys).await?
+        } else {
+            let tries = format!("CONCAT({})", listed(asked.iter().map(tried)));
+            match numbers {
+                Numbers::Sequence => self.tell(&first, &numbered(&tries)).await?,
+                Numbers::Row => {
+                    let first = format!(
+                        "{first}SET @got = {tries};\nUPDATE fencelock_token SET last = LAST_INSERT_ID(last + 1) WHERE one = 1 AND INSTR(@got, '1');\n"
+                    );
+                    self.tell(&first, "@got, LAST_INSERT_ID()").await?
+                }
             }
         };
-        let script = self.ttl(ttl) + &script;
-        let row = self.run_ending(&script).await?;
-        let mut taken = Vec::with_capacity(asked.len());
-        for (i, ask) in asked.iter().enumerate() {
-            let got = int(&row, 1 + i)?;
-            if let Some(open) = &mut self.open {
-                open.flags += usize::from(!up && (ask.stay || got.is_some()));
-                open.grants += u64::from(got.is_some());
+        let (got, number) = match &words[..] {
+            [got, number] if got.len() == asked.len() => (got.bytes().map(|got| got == b'1'), number.parse()),
+            _ => return Err(self.broken()),
+        };
+        let number = number.map_err(|_| self.broken())?;
+        if let Some(open) = &mut self.open {
+            for (ask, got) in asked.iter().zip(got.clone()) {
+                open.flags += usize::from(!up && (ask.stay || got));
+                open.grants += u64::from(got);
             }
-            taken.push(got.map_or(Taken::Not, |got| Taken::Got(number(Some(got)))));
         }
-        Ok(taken)
+        Ok(got.map(|got| if got { Taken::Got(number) } else { Taken::Not }).collect())
     }
 
     /// One round trip: one statement; two on MySQL.
     async fn pass_on(&mut self, ttl: Duration, count: usize) -> Result<Vec<u64>> {
-        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
+        let Some(open) = &mut self.open else { return Err(self.has_ended()) };
         let flag = if open.flags > 0 { String::new() } else { format!(", GET_LOCK('{}{FLAG}', 0)", open.marker) };
         open.flags = open.flags.max(1);
         open.grants += count as u64;
         let (first, numbers) = match open.numbers {
-            Numbers::Sequence => (String::new(), vec![", NEXTVAL(fencelock_number)".to_string(); count]),
+            Numbers::Sequence => {
+                let rows = vec!["SELECT 1"; count].join(" UNION ALL ");
+                let all = format!("(SELECT GROUP_CONCAT(NEXTVAL(fencelock_number) SEPARATOR ' ') FROM ({rows}) n)");
+                (String::new(), all)
+            }
             Numbers::Row => (
                 format!("UPDATE fencelock_token SET last = LAST_INSERT_ID(last + {count}) WHERE one = 1;\n"),
-                (0..count).rev().map(|i| format!(", LAST_INSERT_ID() - {i}")).collect(),
+                listed((0..count).rev().map(|i| format!("LAST_INSERT_ID() - {i}"))),
             ),
         };
-        let script = format!("{}{first}SELECT CONNECTION_ID(){}{flag}\n", self.ttl(ttl), numbers.concat());
-        let row = self.run_ending(&script).await?;
-        (0..count).map(|i| Ok(number(Some(int(&row, 1 + i)?.ok_or_else(broken)?)))).collect()
+        let first = self.ttl(ttl) + &first;
+        let words = self.tell(&first, &format!("{numbers}{flag}")).await?;
+        let mut numbers: Vec<u64> = words.iter().take(count).filter_map(|word| word.parse().ok()).collect();
+        numbers.sort_unstable();
+        if numbers.len() == count { Ok(numbers) } else { Err(self.broken()) }
     }
 
     async fn is_wanted(&mut self, name: &Name) -> Result<bool> {
         let (name, marker) = (bytes(name.key().as_bytes()), self.marker());
-        let script = format!(
-            "SELECT CONNECTION_ID(), EXISTS (SELECT 1 FROM fencelock_session s WHERE s.name = {name} AND s.number IS NULL AND s.marker <> '{marker}' AND {LIVE})\n"
+        let wanted = format!(
+            "EXISTS (SELECT 1 FROM fencelock_session s WHERE s.name = {name} AND s.number IS NULL AND s.marker <> '{marker}' AND {LIVE})"
         );
-        Ok(int(&self.run_ending(&script).await?, 1)? == Some(1))
+        Ok(self.tell("", &wanted).await?.first().is_some_and(|word| word == "1"))
     }
 
-    /// One round trip of two statements; of one, if there are no rows.
+    /// None: it goes along with the next call.
     async fn put_back(&mut self, left: &[Left<'_>]) -> Result<()> {
-        let mut script = taken_out(left.iter().filter(|left| left.row).map(|left| left.place));
-        script.push_str("SELECT CONNECTION_ID()");
-        for left in left.iter().filter(|left| left.inside) {
-            let _ = write!(script, ", RELEASE_LOCK({})", self.key(&left.place.name));
+        if !self.is_open() {
+            return Err(self.has_ended());
         }
-        script.push('\n');
-        self.run_ending(&script).await.map(drop)
+        let out = taken_out(left.iter().filter(|left| left.row).map(|left| left.place));
+        let inside = left.iter().filter(|left| left.inside);
+        let back: Vec<String> = inside.map(|left| self.key(&left.place.name)).collect();
+        if let Kept::Along { rows, keys } = &mut self.kept {
+            rows.push_str(&out);
+            keys.extend(back);
+        } else {
+            self.kept = Kept::Along { rows: out, keys: back };
+        }
+        Ok(())
+    }
+
+    async fn settle(&mut self) -> Result<()> {
+        match &self.kept {
+            Kept::Nothing => Ok(()),
+            Kept::Along { .. } => match self.slots(0) {
+                Some(slots) => self.fill(slots, Vec::new()).await.map(drop),
+                None => self.run("").await.map(drop),
+            },
+            Kept::Lost => {
+                self.kept = Kept::Nothing;
+                Err(self.has_ended())
+            }
+        }
     }
 
     /// One round trip of four statements at most.
     async fn show(&mut self, gone: &[Place], shown: &[Shown<'_>], all: bool) -> Result<()> {
-        let Some(open) = &mut self.open else { return Err(Error::unknown("the connection has ended")) };
+        let Some(open) = &mut self.open else { return Err(self.has_ended()) };
         let flags = if all { std::mem::take(&mut open.flags) } else { 0 };
         let (marker, grants) = (open.marker.clone(), open.grants);
         let row = |shown: &Shown<'_>| {
@@ -348,12 +501,11 @@ impl Driver for Mysql {
         if flags > 0 {
             let _ = writeln!(script, "UPDATE fencelock_client SET grants = {grants} WHERE marker = '{marker}';");
         }
-        script.push_str("SELECT CONNECTION_ID()");
-        for _ in 0..flags {
-            let _ = write!(script, ", RELEASE_LOCK('{marker}{FLAG}')");
+        if flags > 0 {
+            let down = released(&format!("{marker}{FLAG}"));
+            let _ = writeln!(script, "DO {};", vec![down; flags].join(", "));
         }
-        script.push('\n');
-        self.run_ending(&script).await.map(drop)
+        self.run(&script).await.map(drop)
     }
 
     async fn lower(&mut self, _name: &Name) -> Result<()> {
@@ -418,7 +570,7 @@ impl Driver for Mysql {
             // Who has it, where that can be asked: one that comes and goes before it has a row leaves no other trace of its going.
             let (within, length, holder) = match scope {
                 Scope::Name(name) => {
-                    (bytes(name.key().as_bytes()), 1000, format!("COALESCE(IS_USED_LOCK({}), 0)", self.key(name)))
+                    (bytes(name.key().as_bytes()), 1000, format!("COALESCE(IS_USED_LOCK('{}'), 0)", self.key(name)))
                 }
                 Scope::Prefix(prefix) => (bytes(prefix.as_bytes()), prefix.len(), "0".into()),
             };

@@ -47,7 +47,7 @@ pub(super) async fn connect(settings: Settings, clock: Clock) -> Result<Session>
     let mut driver = Postgres { settings, clock: clock.clone(), open: None };
     driver.open().await?;
     driver.close();
-    Ok(Session::new(driver, true, clock))
+    Ok(Session::new(vec![driver], true, clock))
 }
 
 /// 64 bits of a hash. The schema is part of it: keys are the whole database's.
@@ -113,7 +113,7 @@ impl Postgres {
         }) {
             return Ok((self.call(one, ones).await?, self.call(two, twos).await?));
         }
-        let (one, two) = join(self.ask(one, ones), self.ask(two, twos)).await;
+        let (one, two) = Box::pin(join(self.ask(one, ones), self.ask(two, twos))).await;
         Ok((self.trusted(one)?, self.trusted(two)?))
     }
 
@@ -201,7 +201,8 @@ impl Driver for Postgres {
             let connection = Connection::new(connection, true);
             Ok(Open { connection, notes, marker, backend, ttl: None, flags: 0, keys: HashMap::new() })
         };
-        let opened = Self::within(&self.clock, &address, opening).await;
+        // Rare, and large: it would make the future of every call as large.
+        let opened = Self::within(&self.clock, &address, Box::pin(opening)).await;
         self.open = Some(opened.map_err(|_| {
             let secs = PATIENCE.as_secs();
             Error::new(ErrorKind::Unavailable, format!("{address} did not answer within {secs} s"))

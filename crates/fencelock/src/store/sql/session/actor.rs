@@ -2,15 +2,15 @@
 
 use super::driver::{Ask, Driver, Left, Taken, is_shared};
 use super::telling::{AGAIN, Look, Looking, Row};
-use super::turns::Turn;
-use super::{Job, Shared};
+use super::turns::{FRESH, Turn};
+use super::{Job, Part, Shared};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::lock;
 use crate::store::{Enter, Entered, Mode, Note, Place, Presence, Renew, Renewed, Scope, Seen, Waited, waiting_lease};
 use futures_util::future::{Either, select};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +79,19 @@ pub(super) fn collision(name: &Name, other: &str) -> Error {
     Error::new(ErrorKind::Unsupported, message).named(name.shown())
 }
 
+/// One of each line at a time: the next one has to see what became of the one before.
+fn apart(enters: Vec<Entering>) -> Vec<Vec<Entering>> {
+    let mut rounds: Vec<Vec<Entering>> = Vec::new();
+    for one in enters {
+        let same = |other: &Entering| other.0.place.name == one.0.place.name;
+        match rounds.iter_mut().find(|round| !round.iter().any(same)) {
+            Some(round) => round.push(one),
+            None => rounds.push(vec![one]),
+        }
+    }
+    rounds
+}
+
 /// The jobs before the one that closes the store, and whether there is one.
 fn until_closed(jobs: impl Iterator<Item = Job>) -> (Vec<Job>, bool) {
     let mut all = Vec::new();
@@ -94,6 +107,7 @@ fn until_closed(jobs: impl Iterator<Item = Job>) -> (Vec<Job>, bool) {
 /// The connection's task.
 pub(super) struct Actor<D> {
     pub(super) driver: D,
+    part: Part,
     /// Whether the server knows shared locks.
     readers: bool,
     pub(super) shared: Arc<Shared>,
@@ -115,12 +129,15 @@ pub(super) struct Actor<D> {
     pub(super) stirred: Moment,
     watched_at: Moment,
     marks: HashMap<Scope, String>,
+    /// How long the server waits for us, by what it was last told.
+    told: Duration,
 }
 
 impl<D: Driver> Actor<D> {
-    pub(super) fn new(driver: D, readers: bool, shared: Arc<Shared>, clock: Clock) -> Actor<D> {
+    pub(super) fn new(driver: D, readers: bool, part: Part, shared: Arc<Shared>, clock: Clock) -> Actor<D> {
         Actor {
             driver,
+            part,
             readers,
             shared,
             lines: BTreeMap::new(),
@@ -134,13 +151,16 @@ impl<D: Driver> Actor<D> {
             stirred: clock.now(),
             watched_at: Moment::default(),
             marks: HashMap::new(),
+            told: Duration::ZERO,
             clock,
         }
     }
 
     pub(super) async fn run(mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
-        // So that the first call need not wait for it. If it fails, that call says why.
-        let _ = self.driver.open().await;
+        if self.part.which == 0 {
+            // So that the first call need not wait for it. If it fails, that call says why.
+            let _ = self.driver.open().await;
+        }
         loop {
             let mut wake_at = self.wake_at();
             if wake_at <= self.clock.now() {
@@ -188,7 +208,7 @@ impl<D: Driver> Actor<D> {
         if self.waits() {
             at = self.tried_at.after(self.pause());
         }
-        if !lock(&self.shared.watched).is_empty() {
+        if !self.watched().is_empty() {
             at = at.min(self.watched_at.after(WATCHING));
         }
         at
@@ -197,6 +217,7 @@ impl<D: Driver> Actor<D> {
     /// The connection is gone, and with it everything that hung on it.
     fn lose(&mut self) {
         self.driver.close();
+        self.told = Duration::ZERO;
         self.show_at = Moment::FAR;
         self.gone.clear();
         for ticket in std::mem::take(&mut self.lines).into_values().flatten() {
@@ -226,18 +247,29 @@ impl<D: Driver> Actor<D> {
         error
     }
 
-    /// The server waits for us as long as the longest of our leases.
-    pub(super) fn ttl(&self, besides: Duration) -> Duration {
-        self.lines.values().flatten().map(|ticket| ticket.enter.lease).fold(besides, Duration::max)
+    /// The server is to wait for us as long as the longest of our leases, and as long as we may go on without asking it.
+    fn longest(&self, besides: Duration) -> Duration {
+        self.lines.values().flatten().map(|ticket| ticket.enter.lease).fold(besides, Duration::max) + FRESH
     }
 
-    /// What was asked for at the same time, none of which can depend on another's answer: one call for all who leave, then one
-    /// for all who enter, then the rest. Only the leave of a ticket that comes after its enter, which was given up, stays behind.
+    /// The same, for a call that tells it.
+    pub(super) fn ttl(&mut self, besides: Duration) -> Duration {
+        self.told = self.longest(besides);
+        self.told
+    }
+
+    /// Whether it was told so.
+    pub(super) fn is_told(&self) -> bool {
+        self.driver.is_open() && self.told >= self.longest(Duration::ZERO)
+    }
+
+    /// What was asked for at the same time, none of which can depend on another's answer: one call for all who leave and all who
+    /// enter, in this order, then the rest. Only the leave of a ticket that comes after its enter, which was given up, stays behind.
     async fn act_on_all(&mut self, jobs: Vec<Job>) {
-        let (mut enters, mut leaves, mut rest) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (mut enters, mut leaves, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs {
             match job {
-                Job::Enter(enter, answer) => enters.push_back((*enter, answer)),
+                Job::Enter(enter, answer) => enters.push((*enter, answer)),
                 Job::Leave(batch, answer)
                     if !enters.iter().any(|(enter, _): &Entering| batch.contains(&enter.place)) =>
                 {
@@ -246,25 +278,24 @@ impl<D: Driver> Actor<D> {
                 other => rest.push(other),
             }
         }
-        self.leave_all(leaves).await;
-        while !enters.is_empty() {
-            // One of each line: the next one has to see what became of the one before.
-            let (mut now, mut later): (Vec<Entering>, VecDeque<Entering>) = (Vec::new(), VecDeque::new());
-            for one in enters {
-                let again = now.iter().any(|(enter, _)| enter.place.name == one.0.place.name);
-                if again { later.push_back(one) } else { now.push(one) }
-            }
-            self.enter_all(now).await;
-            enters = later;
+        let all: Vec<Place> = leaves.iter().flat_map(|(batch, _)| batch.iter().cloned()).collect();
+        let parted = self.part(&all).await;
+        let mut rounds = apart(enters).into_iter();
+        if let Some(first) = rounds.next() {
+            self.enter_all(first).await;
+        }
+        self.say_left(leaves, parted).await;
+        for round in rounds {
+            self.enter_all(round).await;
         }
         for job in rest {
             self.act(job).await;
         }
     }
 
-    async fn leave_all(&mut self, leaves: Vec<Leaving>) {
-        let all: Vec<Place> = leaves.iter().flat_map(|(batch, _)| batch.iter().cloned()).collect();
-        let mut found = self.leave(&all).await.map(Vec::into_iter);
+    /// Tells those who leave what became of it.
+    async fn say_left(&mut self, leaves: Vec<Leaving>, parted: Result<Vec<Presence>>) {
+        let mut found = self.settled(parted).await.map(Vec::into_iter);
         for (batch, answer) in leaves {
             let own = match &mut found {
                 Ok(found) => Ok(found.by_ref().take(batch.len()).collect()),
@@ -274,17 +305,27 @@ impl<D: Driver> Actor<D> {
         }
     }
 
+    /// Makes sure that what has parted is given back.
+    async fn settled(&mut self, parted: Result<Vec<Presence>>) -> Result<Vec<Presence>> {
+        let settled = self.driver.settle().await.map_err(|error| self.failed(error));
+        parted.and_then(|found| settled.map(|()| found))
+    }
+
     async fn act(&mut self, job: Job) {
         // Whoever asked may have gone: then nobody hears the answer.
         match job {
             Job::Enter(enter, answer) => self.enter_all(vec![(*enter, answer)]).await,
-            Job::Leave(batch, answer) => self.leave_all(vec![(batch, answer)]).await,
+            Job::Leave(batch, answer) => {
+                let parted = self.part(&batch).await;
+                self.say_left(vec![(batch, answer)], parted).await;
+            }
             Job::Renew(batch, answer) => drop(answer.send(self.renew(&batch).await)),
             Job::Look(place, answer) => {
                 self.stirred = self.clock.now();
                 drop(answer.send(Ok(self.look(&place))));
             }
             Job::Change(place, weight, note, answer) => drop(answer.send(self.change(&place, weight, note).await)),
+            Job::CatchUp(answer) => drop(answer.send(self.show(true).await)),
             Job::Inspect(name, answer) => self.see(Look::Line(name, answer), self.clock.now()).await,
             Job::List(prefix, after, limit, answer) => {
                 self.see(Look::Names { prefix, after, limit, answer }, self.clock.now()).await;
@@ -434,6 +475,12 @@ impl<D: Driver> Actor<D> {
     }
 
     pub(super) async fn leave(&mut self, batch: &[Place]) -> Result<Vec<Presence>> {
+        let parted = self.part(batch).await;
+        self.settled(parted).await
+    }
+
+    /// Takes tickets out. Their locks are given back by the next call to the server, or by [`Actor::settled`].
+    async fn part(&mut self, batch: &[Place]) -> Result<Vec<Presence>> {
         let mut left = Vec::new();
         let mut found = Vec::with_capacity(batch.len());
         let behind = self.driver.is_behind();
@@ -533,7 +580,7 @@ impl<D: Driver> Actor<D> {
             self.try_lines(&keys).await;
             self.tried_at = self.clock.now();
         }
-        let scopes: Vec<Scope> = lock(&self.shared.watched).keys().cloned().collect();
+        let scopes = self.watched();
         if !scopes.is_empty() && self.clock.now() >= self.watched_at.after(WATCHING) {
             self.compare(&scopes).await;
             self.watched_at = self.clock.now();
@@ -545,6 +592,11 @@ impl<D: Driver> Actor<D> {
             tracing::debug!(%error, "cannot say who has what");
         }
         self.look_again().await;
+    }
+
+    /// What is watched by us.
+    fn watched(&self) -> Vec<Scope> {
+        lock(&self.shared.watched).keys().filter(|scope| self.part.watches(scope)).cloned().collect()
     }
 
     async fn compare(&mut self, scopes: &[Scope]) {

@@ -84,8 +84,12 @@ pub(crate) trait Driver: Send + 'static {
     fn pass_on(&mut self, ttl: Duration, count: usize) -> impl Future<Output = Result<Vec<u64>>> + Send;
     /// Whether another client is seen to wait for a name.
     fn is_wanted(&mut self, name: &Name) -> impl Future<Output = Result<bool>> + Send;
-    /// Takes rows out, then gives locks back. One round trip.
+    /// Takes rows out, then gives locks back. One round trip; or none, if it goes along with the next call, whatever that is.
     fn put_back(&mut self, left: &[Left<'_>]) -> impl Future<Output = Result<()>> + Send;
+    /// Makes sure that what was put back is. One round trip, or none.
+    fn settle(&mut self) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
     /// Takes out the rows of those who have `gone`, writes these, and then takes the flag down if that is `all` there is to tell. One
     /// round trip, or two.
     fn show(&mut self, gone: &[Place], shown: &[Shown<'_>], all: bool) -> impl Future<Output = Result<()>> + Send;
