@@ -49,6 +49,8 @@ pub mod session;
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+mod together;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

@@ -652,6 +652,17 @@ pub(super) const PLANTED: &[Mutant] = &[
         tests: &["wait::a_waiter_is_told_within_a_second"],
     },
     Mutant {
+        name: "each-request-a-packet",
+        why: "a connection sends what it has at once, and does not let the other tasks have their turn first",
+        file: "crates/fencelock/src/store/together.rs",
+        find: "if !self.kept.is_empty() && self.kept.len() < self.most && !self.waited {",
+        replace: "if self.kept.len() > 1 << 30 {",
+        package: "fencelock",
+        args: &["--all-features", "--lib"],
+        cfg: None,
+        tests: &["store::together::tests::what_comes_in_the_same_turn_is_one_packet"],
+    },
+    Mutant {
         name: "etcd-handed-to-nobody-knows-whom",
         why: "a leave that did not see the next one lets it in all the same",
         file: "crates/fencelock/src/store/etcd/followed.rs",

@@ -53,6 +53,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 mod connection;
+mod connector;
 mod entering;
 mod fault;
 mod followed;
@@ -74,7 +75,6 @@ mod registers;
 )]
 mod rpc;
 mod seeing;
-mod together;
 mod txn;
 
 /// How many tickets are looked at or taken out by one transaction; the server takes 128 operations.

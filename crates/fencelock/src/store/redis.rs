@@ -87,6 +87,7 @@ mod script;
 mod seeing;
 mod sentinel;
 mod waiters;
+mod way;
 
 /// A Redis server, or another that speaks its language.
 pub struct RedisStore {

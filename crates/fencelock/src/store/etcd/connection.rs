@@ -1,6 +1,7 @@
 //! Connections: one for each runtime that calls, opened at its first call. Each is to one server of the list and stays there;
 //! one that has failed, or left a question unanswered, is replaced at the next call, by one to the next server.
 
+use super::connector::Connector;
 use super::fault::{self, Fault};
 use super::frame::Unary;
 use super::open::{CONNECT_WITHIN, Servers};
@@ -12,7 +13,6 @@ use super::rpc::{
     LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest,
     RangeResponse, TxnRequest, TxnResponse,
 };
-use super::together::Connector;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use futures_util::future::{Either, select};

@@ -6,6 +6,7 @@ use super::fault;
 use super::open;
 use super::script::Call;
 use super::sentinel::{self, At, Sentinels};
+use super::way::Way;
 use crate::error::{Error, ErrorKind, Result};
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// How long an answer may take. What is not answered by then may still be carried out.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -28,7 +30,7 @@ const POOLED: usize = 32;
 #[derive(Clone)]
 pub(super) struct Live {
     /// Cheap to share, not so cheap to clone.
-    connection: Arc<MultiplexedConnection>,
+    connection: Arc<Way>,
     end: Arc<End>,
     /// Whether its server may be found not to be the master any more: then no more of its answers count.
     followed: bool,
@@ -365,7 +367,7 @@ impl Connections {
             Ok::<(), ()>(())
         };
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WITHIN))
+            .set_connection_timeout(None)
             .set_response_timeout(Some(ANSWER_WITHIN))
             .set_push_sender(push);
         let (client, followed) = match &self.dial {
@@ -385,15 +387,16 @@ impl Connections {
         if self.over.load(Ordering::Acquire) {
             return Err(another());
         }
-        let connecting = pin!(client.get_multiplexed_async_connection_with_config(&config));
-        let connection = match select(connecting, pin!(end.wait())).await {
-            Either::Left((connection, _)) => connection.map_err(|error| fault::connecting(error, &self.address))?,
+        let late = |_| redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let connecting = async { timeout(CONNECT_WITHIN, Way::open(&client, config)).await.map_err(late)? };
+        let way = match select(pin!(connecting), pin!(end.wait())).await {
+            Either::Left((way, _)) => way.map_err(|error| fault::connecting(error, &self.address))?,
             Either::Right(_) if self.over.load(Ordering::Acquire) => return Err(another()),
             Either::Right(_) => {
                 return Err(Error::new(ErrorKind::Unavailable, format!("{} hangs up at once", self.address)));
             }
         };
-        let live = Live { connection: Arc::new(connection), end, followed };
+        let live = Live { connection: Arc::new(way), end, followed };
         if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
             // Whoever finds the new master first takes the others along.

@@ -1,64 +1,26 @@
-//! The way to a server, on which what belongs together is sent together. The head of a request and its message are handed to the
-//! connection by two tasks, one a moment behind the other. Left to itself it sends each in a packet of its own, and the server wakes
-//! up twice.
+//! A stream that sends together what comes about together. Left to itself a connection sends each request in a packet of its own, as soon
+//! as it is there, and the server wakes up for each.
 
-use futures_core::future::BoxFuture;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tonic::codegen::Service;
-use tonic::codegen::http::Uri;
-
-/// As much is kept back; what is larger gains nothing by it.
-const MOST: usize = 16 << 10;
-
-/// Makes connections.
-#[derive(Clone)]
-pub(super) struct Connector(HttpConnector);
-
-impl Connector {
-    pub(super) fn new(within: Duration) -> Connector {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(within));
-        Connector(http)
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Together<TcpStream>>;
-    type Error = <HttpConnector as Service<Uri>>::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, server: Uri) -> Self::Future {
-        let connecting = self.0.call(server);
-        Box::pin(async move { Ok(TokioIo::new(Together::new(connecting.await?.into_inner()))) })
-    }
-}
 
 /// A stream that lets the other tasks have one turn before it sends what it was given.
-pub(super) struct Together<S> {
+pub(crate) struct Together<S> {
     stream: S,
     /// What was not sent yet, from there on.
     kept: Vec<u8>,
     sent: usize,
     /// Whether the others have had their turn.
     waited: bool,
+    /// As much is kept back; what is larger gains nothing by it.
+    most: usize,
 }
 
 impl<S: AsyncWrite + Unpin> Together<S> {
-    fn new(stream: S) -> Together<S> {
-        Together { stream, kept: Vec::new(), sent: 0, waited: false }
+    pub(crate) fn new(stream: S, most: usize) -> Together<S> {
+        Together { stream, kept: Vec::new(), sent: 0, waited: false, most }
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -76,7 +38,7 @@ impl<S: AsyncWrite + Unpin> Together<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Together<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, some: &[u8]) -> Poll<io::Result<usize>> {
-        if self.kept.len() >= MOST {
+        if self.kept.len() >= self.most {
             ready!(self.poll_send(cx))?;
         }
         self.kept.extend_from_slice(some);
@@ -84,7 +46,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Together<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.kept.is_empty() && !self.waited {
+        if !self.kept.is_empty() && self.kept.len() < self.most && !self.waited {
             self.waited = true;
             // Whoever wakes itself is behind all that are ready now.
             cx.waker().wake_by_ref();
@@ -109,6 +71,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Together<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MOST: usize = 16 << 10;
+
     use std::task::Waker;
     use tokio::io::AsyncWriteExt;
 
@@ -137,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_comes_in_the_same_turn_is_one_packet() {
-        let mut together = Together::new(Packets { at_once: usize::MAX, ..Packets::default() });
+        let mut together = Together::new(Packets { at_once: usize::MAX, ..Packets::default() }, MOST);
         let cx = &mut Context::from_waker(Waker::noop());
         for (some, flushed) in [("head", false), (" and message", true), ("next", false), ("", true)] {
             assert!(Pin::new(&mut together).poll_write(cx, some.as_bytes()).is_ready());
@@ -146,10 +111,21 @@ mod tests {
         assert_eq!(together.stream.sent, [b"head and message".to_vec(), b"next".to_vec()]);
     }
 
+    #[test]
+    fn as_much_as_is_kept_back_is_sent_at_once() {
+        let mut together = Together::new(Packets { at_once: usize::MAX, ..Packets::default() }, 10);
+        let cx = &mut Context::from_waker(Waker::noop());
+        for (some, flushed) in [("a few", false), (" more", true), ("a lot of them", true), ("one", false)] {
+            assert!(Pin::new(&mut together).poll_write(cx, some.as_bytes()).is_ready());
+            assert_eq!(Pin::new(&mut together).poll_flush(cx).is_ready(), flushed, "{some}");
+        }
+        assert_eq!(together.stream.sent, [b"a few more".to_vec(), b"a lot of them".to_vec()]);
+    }
+
     #[tokio::test]
     async fn nothing_is_lost_however_little_is_taken() {
         for at_once in [1, 7, MOST] {
-            let mut together = Together::new(Packets { at_once, ..Packets::default() });
+            let mut together = Together::new(Packets { at_once, ..Packets::default() }, MOST);
             let all: Vec<u8> = (0..MOST * 2 + 100).map(|i| i as u8).collect();
             for some in all.chunks(1000) {
                 together.write_all(some).await.unwrap();
@@ -158,7 +134,7 @@ mod tests {
             together.shutdown().await.unwrap();
             assert_eq!(together.stream.sent.concat(), all);
         }
-        let mut together = Together::new(Packets { at_once: 0, ..Packets::default() });
+        let mut together = Together::new(Packets { at_once: 0, ..Packets::default() }, MOST);
         together.write_all(b"x").await.unwrap();
         assert_eq!(together.flush().await.unwrap_err().kind(), io::ErrorKind::WriteZero);
     }
