@@ -91,6 +91,8 @@ struct Open {
     numbers: Numbers,
     /// For each of [`SLOTS`], once it was needed.
     prepared: [Option<Statement>; SLOTS.len()],
+    /// Whether the server prepares statements for us: it keeps so many for everybody, and no more.
+    prepares: bool,
 }
 
 /// Where numbers come from.
@@ -102,15 +104,18 @@ enum Numbers {
     Row,
 }
 
-/// Whether clients other than `marker` are behind.
-fn behind(marker: &str) -> String {
+/// Whether other clients are behind. Of the connections of one, each has names of its own.
+fn behind(client: &str) -> String {
     format!(
-        "SELECT COUNT(*) FROM fencelock_client c WHERE c.marker <> '{marker}' AND IS_USED_LOCK(CONCAT(CAST(c.marker AS CHAR CHARACTER SET ascii), '{FLAG}')) IS NOT NULL;\n"
+        "SELECT COUNT(*) FROM fencelock_client c WHERE c.marker NOT LIKE '{client}%' AND IS_USED_LOCK(CONCAT(CAST(c.marker AS CHAR CHARACTER SET ascii), '{FLAG}')) IS NOT NULL;\n"
     )
 }
 
 /// What a connection is told first.
-const BEGIN: &[&str] = &["SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'"];
+const BEGIN: &[&str] = &[
+    // A server may cut what it joins after some characters: then the last number of many would be a smaller one.
+    "SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', group_concat_max_len = 1048576",
+];
 
 /// What is to be put back.
 enum Kept {
@@ -129,6 +134,8 @@ pub(super) struct Mysql {
     /// Lock names are the whole server's, so the database is part of them.
     hosts: Arc<Hosts>,
     clock: Clock,
+    /// What the markers of all connections of a client begin with.
+    client: String,
     open: Option<Open>,
     kept: Kept,
 }
@@ -139,7 +146,11 @@ const CONNECTIONS: usize = 2;
 /// Connects once to see whether it works here, and leaves the rest to the library thread.
 pub(super) async fn connect(hosts: Hosts, clock: Clock) -> Result<Session> {
     let hosts = Arc::new(hosts);
-    let driver = || Mysql { hosts: hosts.clone(), clock: clock.clone(), open: None, kept: Kept::Nothing };
+    let client = format!("fencelock-client:{}.", &client_name()[..10]);
+    let driver = || {
+        let (hosts, clock, client) = (hosts.clone(), clock.clone(), client.clone());
+        Mysql { hosts, clock, client, open: None, kept: Kept::Nothing }
+    };
     driver().open().await?;
     Ok(Session::new((0..CONNECTIONS).map(|_| driver()).collect(), false, clock.clone()))
 }
@@ -213,29 +224,22 @@ impl Mysql {
         Ok((answers, self.answered(open, last.as_ref(), carries.is_some())?))
     }
 
-    /// The same by a statement with slots, whatever is to go along.
-    async fn fill(&mut self, at: usize, tried: Vec<String>) -> Result<Vec<String>> {
+    /// The same by a statement with slots, whatever is to go along. Nothing, if there is none that will do.
+    async fn fill(&mut self, tried: &[String]) -> Result<Option<Vec<String>>> {
+        let Some(at) = self.slots(tried.len()) else { return Ok(None) };
+        let Some(statement) = self.prepared(at).await? else { return Ok(None) };
         let mut open = self.open.take().ok_or_else(|| self.has_ended())?;
         let carries = self.carry();
         let back = carries.as_ref().map_or(&[][..], |(_, keys)| keys);
-        let slots = SLOTS[at];
         let padded = |keys: &[String]| {
-            let nothing = std::iter::repeat_n(Value::NULL, slots - keys.len());
+            let nothing = std::iter::repeat_n(Value::NULL, SLOTS[at] - keys.len());
             keys.iter().map(Value::from).chain(nothing).collect::<Vec<_>>()
         };
-        let params = [padded(back), padded(&tried)].concat();
-        let call = async {
-            let statement = match open.prepared[at].take() {
-                Some(statement) => statement,
-                None => open.conn.prep(with_slots(slots)).await?,
-            };
-            let last: Option<Row> = open.conn.exec_first(&statement, params).await?;
-            open.prepared[at] = Some(statement);
-            Ok(last)
-        };
-        let last = Self::within(&self.clock, &self.hosts.address, call).await?;
+        let params = [padded(back), padded(tried)].concat();
+        let call = open.conn.exec_first(&statement, params);
+        let last: Result<Option<Row>, _> = Self::within(&self.clock, &self.hosts.address, call).await?;
         let last = last.map_err(|error| fault::of_call(error, &self.hosts.address))?;
-        self.answered(open, last.as_ref(), carries.is_some())
+        self.answered(open, last.as_ref(), carries.is_some()).map(Some)
     }
 
     /// Which of [`SLOTS`] will do for so many that are tried for, and for what goes along.
@@ -245,8 +249,29 @@ impl Mysql {
             Kept::Along { keys, .. } => keys.len(),
             _ => 0,
         };
-        let has_numbers = self.open.as_ref().is_some_and(|open| open.numbers == Numbers::Sequence);
-        SLOTS.iter().position(|slots| *slots >= tried.max(back)).filter(|_| has_numbers)
+        let will_do = |open: &Open| open.prepares && open.numbers == Numbers::Sequence;
+        SLOTS.iter().position(|slots| *slots >= tried.max(back)).filter(|_| self.open.as_ref().is_some_and(will_do))
+    }
+
+    /// The statement with so many slots, if the server prepares it. One round trip, the first time.
+    async fn prepared(&mut self, at: usize) -> Result<Option<Statement>> {
+        let Some(open) = &mut self.open else { return Err(self.has_ended()) };
+        if open.prepared[at].is_none() {
+            let prepared = open.conn.prep(with_slots(SLOTS[at]));
+            match Self::within(&self.clock, &self.hosts.address, prepared).await {
+                Ok(Ok(statement)) => open.prepared[at] = Some(statement),
+                Ok(Err(mysql_async::Error::Server(_))) => open.prepares = false,
+                Ok(Err(error)) => {
+                    self.close();
+                    return Err(fault::of_call(error, &self.hosts.address));
+                }
+                Err(late) => {
+                    self.close();
+                    return Err(late);
+                }
+            }
+        }
+        Ok(self.open.as_ref().and_then(|open| open.prepared[at].clone()))
     }
 
     /// What is to go along with a call that is sent now.
@@ -310,7 +335,7 @@ impl Driver for Mysql {
         if self.is_open() {
             return Ok(());
         }
-        let marker = format!("fencelock-client:{}", client_name());
+        let marker = format!("{}{}", self.client, &client_name()[..12]);
         let opening = async {
             let mut conn = self.hosts.open(BEGIN, &self.clock).await?;
             let script = format!(
@@ -331,8 +356,8 @@ impl Driver for Mysql {
         }
         let id = int(row, 1)?.ok_or_else(broken)?;
         let numbers = if int(row, 2)? == Some(1) { Numbers::Sequence } else { Numbers::Row };
-        self.open =
-            Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers, prepared: Default::default() });
+        let prepared = Default::default();
+        self.open = Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers, prepared, prepares: true });
         Ok(())
     }
 
@@ -361,11 +386,11 @@ impl Driver for Mysql {
         let first = self.ttl(ttl);
         let Some(open) = &self.open else { return Err(self.has_ended()) };
         let (up, numbers) = (open.flags > 0, open.numbers);
-        let key = |ask: &Ask<'_>| self.key(&ask.enter.place.name);
         let flag = format!("GET_LOCK('{}{FLAG}', 0)", open.marker);
+        let keys: Vec<String> = asked.iter().map(|ask| self.key(&ask.enter.place.name)).collect();
         // Read from left to right, as far as it is true. The flag is up before anybody knows of the lock.
-        let tried = |ask: &Ask<'_>| {
-            let lock = format!("GET_LOCK('{}', 0)", key(ask));
+        let tried = |(ask, key): (&Ask<'_>, &String)| {
+            let lock = format!("GET_LOCK('{key}', 0)");
             match (ask.attempt, up) {
                 (true, true) => lock,
                 (true, false) if ask.stay => format!("{flag} AND {lock}"),
@@ -374,13 +399,13 @@ impl Driver for Mysql {
                 (false, false) => format!("{flag} AND 0"),
             }
         };
-        // All have the same number: they are of different names. It is given behind the locks.
         let usual = up && first.is_empty() && asked.iter().all(|ask| ask.attempt);
-        let words = if let Some(slots) = self.slots(asked.len()).filter(|_| usual) {
-            let keys = asked.iter().map(key).collect();
-            self.fill(slots, keys).await?
+        let filled = if usual { self.fill(&keys).await? } else { None };
+        let words = if let Some(words) = filled {
+            words
         } else {
-            let tries = format!("CONCAT({})", listed(asked.iter().map(tried)));
+            let tries = format!("CONCAT({})", listed(asked.iter().zip(&keys).map(tried)));
+            // All have the same number: they are of different names. It is given behind the locks.
             match numbers {
                 Numbers::Sequence => self.tell(&first, &numbered(&tries)).await?,
                 Numbers::Row => {
@@ -457,8 +482,8 @@ impl Driver for Mysql {
     async fn settle(&mut self) -> Result<()> {
         match &self.kept {
             Kept::Nothing => Ok(()),
-            Kept::Along { .. } => match self.slots(0) {
-                Some(slots) => self.fill(slots, Vec::new()).await.map(drop),
+            Kept::Along { .. } => match self.fill(&[]).await? {
+                Some(_) => Ok(()),
                 None => self.run("").await.map(drop),
             },
             Kept::Lost => {
@@ -521,7 +546,7 @@ impl Driver for Mysql {
     async fn inspect(&mut self, name: &Name) -> Result<Look<Picture>> {
         let script = format!(
             "{}{NOW}SELECT s.number, IF(s.capacity = 1048576, 0, 2), s.weight, s.capacity, LOWER(HEX(s.owner)), s.host, s.pid, s.identity, s.reason, @now - s.entered, @now - s.admitted, NULL, s.value FROM fencelock_session s WHERE s.name = {} AND {LIVE} ORDER BY s.entered;\n",
-            behind(self.marker()),
+            behind(&self.client),
             bytes(name.key().as_bytes())
         );
         let mut answers = self.run(&script).await?.into_iter();
@@ -545,7 +570,7 @@ impl Driver for Mysql {
         };
         let script = format!(
             "{}{NOW}SELECT s.name, MIN(s.said), COUNT(s.admitted), COUNT(*) - COUNT(s.admitted), @now - MIN(COALESCE(s.admitted, s.entered)) FROM fencelock_session s WHERE {from} AND LEFT(s.name, {}) = {} AND {LIVE} GROUP BY s.name ORDER BY s.name LIMIT {limit};\n",
-            behind(self.marker()),
+            behind(&self.client),
             prefix.len(),
             bytes(prefix.as_bytes()),
         );

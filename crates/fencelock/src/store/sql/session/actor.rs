@@ -13,6 +13,7 @@ use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -206,7 +207,7 @@ impl<D: Driver> Actor<D> {
     fn wake_at(&self) -> Moment {
         let mut at = self.looking.iter().map(|looking| looking.again).fold(self.show_at, Moment::min);
         if self.waits() {
-            at = self.tried_at.after(self.pause());
+            at = at.min(self.tried_at.after(self.pause()));
         }
         if !self.watched().is_empty() {
             at = at.min(self.watched_at.after(WATCHING));
@@ -221,6 +222,7 @@ impl<D: Driver> Actor<D> {
         self.show_at = Moment::FAR;
         self.gone.clear();
         for ticket in std::mem::take(&mut self.lines).into_values().flatten() {
+            self.shared.tickets.fetch_sub(1, Ordering::Relaxed);
             let place = &ticket.enter.place;
             self.shared.ears.tell(place.id, &Waited::Gone);
             self.shared.hints.tell(&place.name);
@@ -366,12 +368,13 @@ impl<D: Driver> Actor<D> {
         if asked.is_empty() {
             return;
         }
-        let ttl = self.ttl(asked.iter().map(|one| one.enter.lease).max().unwrap_or_default());
         let asks: Vec<Ask<'_>> =
             asked.iter().map(|one| Ask { enter: &one.enter, attempt: one.attempt, stay: one.enter.queue }).collect();
         let taken = if self.driver.is_behind() && !asks.iter().any(|ask| ask.attempt) {
             Ok(asks.iter().map(|_| Taken::Not).collect())
         } else {
+            // Not where there is no call: then the server has not been told.
+            let ttl = self.ttl(asked.iter().map(|one| one.enter.lease).max().unwrap_or_default());
             self.driver.take(ttl, &asks).await.map_err(|error| self.failed(error))
         };
         let mut taken = match taken {
@@ -413,7 +416,7 @@ impl<D: Driver> Actor<D> {
             }));
         }
         self.connected().await?;
-        if self.lines.values().map(Vec::len).sum::<usize>() + others >= MOST {
+        if self.shared.tickets.load(Ordering::Relaxed) + others >= MOST {
             let message = format!("a client keeps {MOST} locks of connections at most, and has them; use mode=rows");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
@@ -447,6 +450,7 @@ impl<D: Driver> Actor<D> {
             let (enter, row, turn) = (enter.clone(), Row::Missing, Turn::begun(now));
             let ticket = Ticket { enter, number, entered: now, admitted, row, changed: now, turn };
             self.lines.entry(name.key().to_string()).or_default().push(ticket);
+            self.shared.tickets.fetch_add(1, Ordering::Relaxed);
             self.falls_behind();
             self.shared.hints.tell(name);
             if number.is_none() {
@@ -508,7 +512,9 @@ impl<D: Driver> Actor<D> {
         }
         for Left { place, .. } in &left {
             if let Some(line) = self.lines.get_mut(place.name.key()) {
+                let before = line.len();
                 line.retain(|ticket| ticket.enter.place.id != place.id);
+                self.shared.tickets.fetch_sub(before - line.len(), Ordering::Relaxed);
                 if line.is_empty() {
                     self.lines.remove(place.name.key());
                 }
