@@ -31,6 +31,7 @@ pub(crate) use driver::{Ask, Driver, Left, Look, Picture, Shown, Taken};
 
 mod actor;
 mod driver;
+mod entering;
 mod telling;
 mod turns;
 
