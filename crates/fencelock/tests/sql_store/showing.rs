@@ -139,6 +139,41 @@ async fn a_crowd_of_one_client_lets_others_in() {
     }
 }
 
+/// A client that takes a lock again as soon as it has let it go, whichever way, does not keep others out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_again_at_once_lets_others_in() {
+    let (_server, url) = alone().await;
+    let (greedy, other) = (connect(&url).await, connect(&url).await);
+    for tasks in [1, 2, 3] {
+        for dropped in [false, true] {
+            let stop = Arc::new(AtomicBool::new(false));
+            let workers = (0..tasks).map(|_| {
+                let (mutex, stop) = (greedy.mutex("greedy"), stop.clone());
+                tokio::spawn(async move {
+                    while !stop.load(Ordering::SeqCst) {
+                        let guard = mutex.lock().await.unwrap();
+                        if !dropped {
+                            guard.release().await.unwrap();
+                        }
+                    }
+                })
+            });
+            let workers: Vec<_> = workers.collect();
+            let mut longest = Duration::ZERO;
+            for _ in 0..10 {
+                let began = Instant::now();
+                soon("its turn", other.mutex("greedy").lock()).await.unwrap().release().await.unwrap();
+                longest = longest.max(began.elapsed());
+            }
+            assert!(longest < Duration::from_secs(5), "{tasks} tasks, dropped {dropped}: {longest:?}");
+            stop.store(true, Ordering::SeqCst);
+            for worker in workers {
+                soon("its end", worker).await.unwrap();
+            }
+        }
+    }
+}
+
 /// A lock is passed on within a client without a call for a while. The server must know by then how long it has to wait for the one who
 /// gets it so: here twelve times as long as for all before it.
 #[tokio::test]
