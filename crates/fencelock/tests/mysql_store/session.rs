@@ -43,6 +43,21 @@ async fn numbers_are_whole_on_a_server_that_cuts_what_it_joins() {
     go_round(&connect(&url).await, 20).await;
 }
 
+/// MySQL has no sequences: a server that says it is one.
+#[tokio::test]
+async fn numbers_come_from_a_row_where_there_are_no_sequences() {
+    let (server, url) = started(&["--version=8.0.36"]).await;
+    go_round(&connect(&url).await, 1).await;
+    go_round(&connect(&url).await, 20).await;
+    let given: Option<u64> = server
+        .sql(url.rsplit('/').next().unwrap())
+        .await
+        .query_first("SELECT last FROM fencelock_token")
+        .await
+        .unwrap();
+    assert!(given > Some(120), "{given:?}");
+}
+
 #[tokio::test]
 async fn a_server_that_prepares_no_more_statements_will_do() {
     let (server, url) = started(&[]).await;
@@ -153,15 +168,23 @@ async fn a_look_does_not_wait_for_ourselves() {
 #[tokio::test]
 async fn there_is_an_end_to_what_one_client_may_hold() {
     let (_server, url) = started(&[]).await;
-    let locks = connect(&url).await;
-    let mut guards = Vec::new();
-    let error = loop {
-        match locks.mutex(&format!("many/{}", guards.len())).try_lock().await {
-            Ok(guard) => guards.push(guard),
-            Err(error) => break error,
+    let (locks, mut guards, error) = soon("the end", async {
+        loop {
+            let (locks, mut guards) = (connect(&url).await, Vec::new());
+            let error = loop {
+                match locks.mutex(&format!("many/{}", guards.len())).try_lock().await {
+                    Ok(guard) => guards.push(guard),
+                    Err(error) => break error,
+                }
+                assert!(guards.len() <= 2000);
+            };
+            // On a busy machine a call may come too late: that is another error.
+            if error.to_string().contains("2000") {
+                break (locks, guards, error);
+            }
         }
-        assert!(guards.len() <= 2000);
-    };
+    })
+    .await;
     assert_eq!((guards.len(), error.kind()), (2000, ErrorKind::Unavailable), "{error}");
     drop(guards.pop());
     soon("one more", locks.mutex("one/more").lock()).await.unwrap().release().await.unwrap();

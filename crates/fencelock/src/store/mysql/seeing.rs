@@ -221,12 +221,9 @@ pub(super) async fn reap(
     if names.is_empty() {
         return Ok((last, 0));
     }
-    let names: Vec<Name> = names.iter().map(|key| Name::from_key(key, None)).collect();
+    let names = listed(names.iter().map(|key| bytes(key.as_bytes())));
     let mut script = Script::transaction();
-    script.lock(names.iter().enumerate());
-    // Every line is locked before the floor is.
-    let listed = listed(names.iter().map(|name| bytes(name.key().as_bytes())));
-    script.add(sql!("reap"), &[("names", &listed), ("idle", &idle)]);
-    let mut answers = script.commit(client).await?.into_iter();
-    Ok((last, number(int(next(&mut answers)?.first().ok_or_else(broken)?, 0)?)))
+    script.add(sql!("reap"), &[("names", &names), ("idle", &idle)]);
+    let reaped = script.commit(client).await?.pop().ok_or_else(broken)?;
+    Ok((last, number(int(reaped.first().ok_or_else(broken)?, 0)?)))
 }
