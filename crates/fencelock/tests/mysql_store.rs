@@ -17,6 +17,8 @@ mod replica;
 mod rights;
 #[path = "mysql_store/server.rs"]
 mod server;
+#[path = "mysql_store/session.rs"]
+mod session;
 #[path = "sql_store/showing.rs"]
 mod showing;
 #[path = "sql_store/soak.rs"]
@@ -33,7 +35,7 @@ mod transactions;
 use fencelock::line::WHOLE;
 use fencelock::name::Name;
 use fencelock::store::mysql::MysqlStore;
-use fencelock::store::{Enter, Kind, Note, OwnerId, Place, TicketId};
+use fencelock::store::{Enter, Kind, Note, OwnerId, Place, Store, TicketId};
 use mysql_async::prelude::Queryable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,11 +81,26 @@ async fn left_behind(server: &server::Server, url: &str) -> (i64, i64) {
 /// Ends a statement of somebody, as a timeout would, or a connection.
 async fn disturb(server: &server::Server) {
     let mut sql = server.sql("mysql").await;
-    let one = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND command = 'Query' ORDER BY RAND() LIMIT 1";
+    let one = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND command IN ('Query', 'Execute') ORDER BY RAND() LIMIT 1";
     let Some(id) = sql.query_first::<u64, _>(one).await.expect("a list") else { return };
     let what = if fastrand::bool() { "QUERY" } else { "CONNECTION" };
     // It may have ended by itself.
     let _ = sql.query_drop(format!("KILL {what} {id}")).await;
+}
+
+/// A store of locks that belong to a connection.
+async fn session(url: &str) -> Arc<dyn Store> {
+    Arc::new(MysqlStore::connect_session(url, &BTreeMap::new()).await.expect("the store opens"))
+}
+
+/// Ends connections of stores, as many as that at most.
+async fn end_some(server: &server::Server, most: usize) {
+    let mut sql = server.sql("mysql").await;
+    let ours = "SELECT id FROM information_schema.processlist WHERE db LIKE 't%' ORDER BY RAND()";
+    for id in sql.query::<u64, _>(ours).await.expect("a list").into_iter().take(most) {
+        // It may have ended by itself.
+        let _ = sql.query_drop(format!("KILL {id}")).await;
+    }
 }
 
 async fn open(url: &str) -> Arc<MysqlStore> {

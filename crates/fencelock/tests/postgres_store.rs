@@ -35,7 +35,7 @@ mod transactions;
 use fencelock::line::WHOLE;
 use fencelock::name::Name;
 use fencelock::store::postgres::PostgresStore;
-use fencelock::store::{Enter, Kind, Note, OwnerId, Place, TicketId};
+use fencelock::store::{Enter, Kind, Note, OwnerId, Place, Store, TicketId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +73,20 @@ async fn disturb(server: &server::Server) {
     let end = if fastrand::bool() { "pg_cancel_backend" } else { "pg_terminate_backend" };
     let one = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencelock' AND state = 'active' ORDER BY random() LIMIT 1";
     server.sql().await.execute(&format!("SELECT {end}(pid) FROM ({one}) one"), &[]).await.expect("it is asked to");
+}
+
+/// A store of locks that belong to a connection.
+async fn session(url: &str) -> Arc<dyn Store> {
+    let (url, query) = url.split_once('?').unwrap_or((url, ""));
+    let options = query.split('&').filter_map(|one| one.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
+    Arc::new(PostgresStore::connect_session(url, &options).await.expect("the store opens"))
+}
+
+/// Ends connections of stores, as many as that at most.
+async fn end_some(server: &server::Server, most: usize) {
+    let some = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencelock' ORDER BY random()";
+    let end = format!("SELECT pg_terminate_backend(pid) FROM ({some} LIMIT {most}) few");
+    server.sql().await.execute(&end, &[]).await.expect("it is asked to");
 }
 
 /// A store in this schema.

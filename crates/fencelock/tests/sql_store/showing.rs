@@ -1,10 +1,14 @@
 //! Locks that belong to a connection: what others see of them, whether they have a row yet or not, and who gets them when.
 
-use crate::{alone, left_behind, soon};
+use crate::{alone, end_some, left_behind, session, soon, ticket};
+use fencelock::clock::Moment;
+use fencelock::line::WHOLE;
+use fencelock::store::{Place, Presence, Store, Waited};
 use fencelock::{ErrorKind, Locks, Options};
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 async fn connect(url: &str) -> Locks {
     let url = format!("{url}{}mode=session", if url.contains('?') { '&' } else { '?' });
@@ -135,39 +139,165 @@ async fn a_crowd_of_one_client_lets_others_in() {
     }
 }
 
+/// A client that takes a lock again as soon as it has let it go, whichever way, does not keep others out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_again_at_once_lets_others_in() {
+    let (_server, url) = alone().await;
+    let (greedy, other) = (connect(&url).await, connect(&url).await);
+    for tasks in [1, 2, 3] {
+        for dropped in [false, true] {
+            let stop = Arc::new(AtomicBool::new(false));
+            let workers = (0..tasks).map(|_| {
+                let (mutex, stop) = (greedy.mutex("greedy"), stop.clone());
+                tokio::spawn(async move {
+                    while !stop.load(Ordering::SeqCst) {
+                        let guard = mutex.lock().await.unwrap();
+                        if !dropped {
+                            guard.release().await.unwrap();
+                        }
+                    }
+                })
+            });
+            let workers: Vec<_> = workers.collect();
+            let mut longest = Duration::ZERO;
+            for _ in 0..10 {
+                let began = Instant::now();
+                soon("its turn", other.mutex("greedy").lock()).await.unwrap().release().await.unwrap();
+                longest = longest.max(began.elapsed());
+            }
+            assert!(longest < Duration::from_secs(5), "{tasks} tasks, dropped {dropped}: {longest:?}");
+            stop.store(true, Ordering::SeqCst);
+            for worker in workers {
+                soon("its end", worker).await.unwrap();
+            }
+        }
+    }
+}
+
 /// A lock is passed on within a client without a call for a while. The server must know by then how long it has to wait for the one who
-/// gets it so: here four times as long as for all before it.
+/// gets it so: here twelve times as long as for all before it.
 #[tokio::test]
 async fn who_gets_it_without_a_call_keeps_it_for_its_own_lease() {
     let (_server, url) = alone().await;
-    let (locks, other) = (connect(&url).await, connect(&url).await);
-    let mutex = locks.mutex("passed");
-    let short = || Options::new().lease(Duration::from_secs(2));
-    let first = mutex.lock_with(short()).await.unwrap();
-    let mut second = Box::pin(mutex.lock_with(short()));
-    let mut third = Box::pin(mutex.lock_with(short()));
-    let mut fourth = Box::pin(mutex.lock_with(Options::new().lease(Duration::from_secs(8))));
-    soon("two wait", async {
-        while other.inspect("passed").await.unwrap().waiting.len() != 2 {
-            assert!(futures_util::poll!(&mut second).is_pending() && futures_util::poll!(&mut third).is_pending());
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    let mut clients = Vec::new();
+    soon("four who got it so", async {
+        for round in 0.. {
+            // On a machine that stands still for a second the first leases end: then that was no round.
+            if let Some(passed) = pass_on(&url, &format!("passed/{round}")).await {
+                clients.push(passed);
+            }
+            if clients.len() == 4 {
+                break;
+            }
         }
     })
     .await;
-    // Numbers for both of them come at once. One is left over: for somebody who came later.
-    first.release().await.unwrap();
-    let (second, token) = {
-        let guard = soon("the second", second).await.unwrap();
-        let token = guard.token().number();
-        (guard, token)
+    // Longer than the server waits for who has one second.
+    tokio::time::sleep(Duration::from_millis(3500)).await;
+    let other = connect(&url).await;
+    for (_locks, store, place, token) in clients {
+        let name = place.name.shown();
+        let error = soon("a try", other.mutex(&name).try_lock()).await.unwrap_err();
+        assert_eq!(error.holder().and_then(|holder| holder.token), Some(token), "{error}");
+        assert_eq!(store.leave(&[place]).await.unwrap(), [Presence::There], "{name}");
+    }
+}
+
+/// A client that passes a lock on to a ticket with a longer lease than it has told the server of, by a number that was for another one.
+async fn pass_on(url: &str, name: &str) -> Option<(Locks, Arc<dyn Store>, Place, u64)> {
+    let store = session(url).await;
+    let locks = Locks::with_shared_store(store.clone());
+    let enter = async |lease| {
+        let mut ticket = ticket(name, WHOLE, WHOLE, true);
+        ticket.lease = Duration::from_secs(lease);
+        let place = ticket.place.clone();
+        store.enter(&[ticket]).await.ok().map(|_| place)
     };
-    drop(third);
-    assert!(futures_util::poll!(&mut fourth).is_pending());
-    second.release().await.unwrap();
-    let fourth = soon("the fourth", fourth).await.unwrap();
-    assert!(fourth.token().number() > token);
-    // Longer than the server waits for who has two seconds, and shorter than until the first renewal of who has eight.
-    let lost = tokio::time::timeout(Duration::from_millis(4500), fourth.lost()).await;
-    assert!(lost.is_err(), "lost: {lost:?}");
-    fourth.release().await.unwrap();
+    let leave = async |place| store.leave(&[place]).await.ok().filter(|left| *left == [Presence::There]);
+    let (first, second, third) = (enter(1).await?, enter(1).await?, enter(1).await?);
+    // Numbers for both of them come at once. One is left over: for somebody who came later.
+    leave(first).await?;
+    let fourth = enter(12).await?;
+    leave(third).await?;
+    leave(second).await?;
+    match store.wait(&fourth, Moment::default()).await {
+        Ok(Waited::Admitted { token }) => Some((locks, store.clone(), fourth, token)),
+        _ => None,
+    }
+}
+
+/// Who has waited for long is tried for ten times a second. What else its client does is not put off until then.
+#[tokio::test]
+async fn a_client_that_waits_is_seen_as_soon_as_others() {
+    let (_server, url) = alone().await;
+    let (holder, busy, other) = (connect(&url).await, connect(&url).await, connect(&url).await);
+    let guard = holder.mutex("x").lock().await.unwrap();
+    let mutex = busy.mutex("x");
+    let mut waiting = Box::pin(mutex.lock());
+    assert!(tokio::time::timeout(Duration::from_millis(3300), &mut waiting).await.is_err());
+    let mut fastest = Duration::MAX;
+    for i in 0..8 {
+        let name = format!("y/{i}");
+        let held = busy.mutex(&name).lock().await.unwrap();
+        let began = Instant::now();
+        assert_eq!(soon("a look", other.inspect(&name)).await.unwrap().inside.len(), 1);
+        fastest = fastest.min(began.elapsed());
+        held.release().await.unwrap();
+    }
+    assert!(fastest < Duration::from_millis(50), "{fastest:?} at best");
+    guard.release().await.unwrap();
+    soon("its turn", waiting).await.unwrap().release().await.unwrap();
+}
+
+/// Connections end while locks go round, with leaves under way and numbers at hand. No number is given twice, nobody waits for ever,
+/// and nothing stays taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_end_keep_no_lock_and_no_number_comes_twice() {
+    let (server, url) = alone().await;
+    let clients = [connect(&url).await, connect(&url).await];
+    let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashSet::new())));
+    let workers = (0..24).map(|i| {
+        let (name, stop, seen) = (i % 3, stop.clone(), seen.clone());
+        let mutex = clients[i / 12].mutex(&format!("ends/{name}"));
+        tokio::spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                // Some give up while they wait.
+                let limit = Duration::from_millis(if i == 0 { 10 } else { 60_000 });
+                match mutex.lock_within(limit).await {
+                    Ok(guard) => {
+                        let token = guard.token().number();
+                        assert!(seen.lock().unwrap().insert((name, token)), "{token} of {name} a second time");
+                        // What became of it may not be known.
+                        let _ = guard.release().await;
+                    }
+                    Err(error) => assert_ne!((error.kind(), i > 0), (ErrorKind::TimedOut, true), "{error}"),
+                }
+            }
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    for round in 0..40 {
+        let until = seen.lock().unwrap().len() + 20;
+        soon("they go on", async {
+            while seen.lock().unwrap().len() < until {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+        end_some(&server, 1 + round % 4).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    for worker in workers {
+        soon("its end", worker).await.unwrap();
+    }
+    let third = connect(&url).await;
+    for i in 0..3 {
+        soon("a lock", third.mutex(&format!("ends/{i}")).lock()).await.unwrap().release().await.unwrap();
+    }
+    soon("no row, and no flag", async {
+        while left_behind(&server, &url).await != (0, 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }

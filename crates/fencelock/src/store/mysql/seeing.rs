@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::crowd::{self, Standing};
-use super::script::{FAR, Script, Words, broken, bytes, int, next, number, raw, seen, sql, string};
+use super::script::{FAR, Script, Words, broken, bytes, int, listed, next, number, raw, seen, sql, string};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::store::sql::{duration, micros};
@@ -221,16 +221,9 @@ pub(super) async fn reap(
     if names.is_empty() {
         return Ok((last, 0));
     }
-    let names: Vec<Name> = names.iter().map(|key| Name::from_key(key, None)).collect();
+    let names = listed(names.iter().map(|key| bytes(key.as_bytes())));
     let mut script = Script::transaction();
-    script.lock(names.iter().enumerate());
-    script.0.push_str("SET @reaped = 0;\n");
-    // Every line is locked before the floor is.
-    for (i, name) in names.iter().enumerate() {
-        let words: &Words<'_> = &[("i", &i.to_string()), ("name", &bytes(name.key().as_bytes())), ("idle", &idle)];
-        script.add(sql!("reap"), words);
-    }
-    script.0.push_str("SELECT @reaped;\n");
-    let mut answers = script.commit(client).await?.into_iter();
-    Ok((last, number(int(next(&mut answers)?.first().ok_or_else(broken)?, 0)?)))
+    script.add(sql!("reap"), &[("names", &names), ("idle", &idle)]);
+    let reaped = script.commit(client).await?.pop().ok_or_else(broken)?;
+    Ok((last, number(int(reaped.first().ok_or_else(broken)?, 0)?)))
 }

@@ -1,26 +1,23 @@
 //! Locks that belong to a connection: `GET_LOCK` of MySQL and MariaDB.
 
-use super::client::{self, Answers};
-use super::fault;
 use super::hosts::Hosts;
 use super::script::{broken, bytes, hex, int, listed, maybe, next, number, seen, string};
+use super::{client, fault};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::store::sql::session::{Ask, Driver, Left, Look, Picture, Session, Shown, Taken};
 use crate::store::sql::{client_name, duration, micros};
 use crate::store::{Listed, Place, Scope};
-use futures_util::future::{Either, select};
-use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Row, Statement, Value};
+use calls::{Kept, SLOTS, numbered};
+use mysql_async::{Conn, Row, Statement};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// We give up a call after this long, and the connection with it.
-const PATIENCE: Duration = Duration::from_secs(5);
+mod calls;
+
 /// What can be said of a ticket in one column of a table in memory, in bytes.
 const LONGEST: usize = 250;
 
@@ -49,29 +46,6 @@ fn released(key: &str) -> String {
     format!("RELEASE_LOCK('{key}')")
 }
 
-/// As many locks are taken and given back at once by a statement that the server has read before: reading costs it more than the locks do.
-/// There is one for each of these numbers.
-const SLOTS: [usize; 3] = [1, 4, 16];
-
-/// Gives so many locks back, or fewer, and then tries for as many, for MariaDB. For nothing it does nothing.
-fn with_slots(slots: usize) -> String {
-    let (back, tried) = (vec!["RELEASE_LOCK(?)"; slots].join(", "), vec!["GET_LOCK(?, 0)"; slots].join(", "));
-    answering(
-        &format!("LEFT(CONCAT_WS('', {back}), 0)"),
-        &format!(", {}", numbered(&format!("CONCAT_WS('', {tried})"))),
-    )
-}
-
-/// The last statement of every call: the connection's number, what goes along and says nothing, and what is wanted.
-fn answering(along: &str, wanted: &str) -> String {
-    format!("SELECT CONCAT_WS(' ', CONNECTION_ID(), {along}{wanted})")
-}
-
-/// What became of these tries, and a number if one of them went well, for MariaDB.
-fn numbered(tries: &str) -> String {
-    format!("@got := {tries}, IF(INSTR(@got, '1'), NEXTVAL(fencelock_number), 0)")
-}
-
 /// Whether a count is above 0.
 fn is_any(rows: &[Row]) -> Result<bool> {
     Ok(int(rows.first().ok_or_else(broken)?, 0)? > Some(0))
@@ -91,6 +65,8 @@ struct Open {
     numbers: Numbers,
     /// For each of [`SLOTS`], once it was needed.
     prepared: [Option<Statement>; SLOTS.len()],
+    /// Whether the server prepares statements for us: it keeps so many for everybody, and no more.
+    prepares: bool,
 }
 
 /// Where numbers come from.
@@ -102,33 +78,26 @@ enum Numbers {
     Row,
 }
 
-/// Whether clients other than `marker` are behind.
-fn behind(marker: &str) -> String {
+/// Whether other clients are behind. Of the connections of one, each has names of its own.
+fn behind(client: &str) -> String {
     format!(
-        "SELECT COUNT(*) FROM fencelock_client c WHERE c.marker <> '{marker}' AND IS_USED_LOCK(CONCAT(CAST(c.marker AS CHAR CHARACTER SET ascii), '{FLAG}')) IS NOT NULL;\n"
+        "SELECT COUNT(*) FROM fencelock_client c WHERE c.marker NOT LIKE '{client}%' AND IS_USED_LOCK(CONCAT(CAST(c.marker AS CHAR CHARACTER SET ascii), '{FLAG}')) IS NOT NULL;\n"
     )
 }
 
 /// What a connection is told first.
-const BEGIN: &[&str] = &["SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'"];
-
-/// What is to be put back.
-enum Kept {
-    Nothing,
-    /// With the next call: the statement that takes the rows out, if there are any, and the keys of the locks.
-    Along {
-        rows: String,
-        keys: Vec<String>,
-    },
-    /// The connection ended before that was answered.
-    Lost,
-}
+const BEGIN: &[&str] = &[
+    // A server may cut what it joins after some characters: then the last number of many would be a smaller one.
+    "SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', group_concat_max_len = 1048576",
+];
 
 /// The one connection.
 pub(super) struct Mysql {
     /// Lock names are the whole server's, so the database is part of them.
     hosts: Arc<Hosts>,
     clock: Clock,
+    /// What the markers of all connections of a client begin with.
+    client: String,
     open: Option<Open>,
     kept: Kept,
 }
@@ -139,7 +108,11 @@ const CONNECTIONS: usize = 2;
 /// Connects once to see whether it works here, and leaves the rest to the library thread.
 pub(super) async fn connect(hosts: Hosts, clock: Clock) -> Result<Session> {
     let hosts = Arc::new(hosts);
-    let driver = || Mysql { hosts: hosts.clone(), clock: clock.clone(), open: None, kept: Kept::Nothing };
+    let client = format!("fencelock-client:{}.", &client_name()[..10]);
+    let driver = || {
+        let (hosts, clock, client) = (hosts.clone(), clock.clone(), client.clone());
+        Mysql { hosts, clock, client, open: None, kept: Kept::Nothing }
+    };
     driver().open().await?;
     Ok(Session::new((0..CONNECTIONS).map(|_| driver()).collect(), false, clock.clone()))
 }
@@ -170,124 +143,6 @@ impl Mysql {
         key
     }
 
-    async fn within<T>(clock: &Clock, address: &str, future: impl Future<Output = T>) -> Result<T> {
-        let limit = clock.sleep_until(clock.now().after(PATIENCE));
-        match select(pin!(future), limit).await {
-            Either::Left((done, _)) => Ok(done),
-            Either::Right(_) => {
-                Err(Error::unknown(format!("{address} did not answer within {} s", PATIENCE.as_secs())))
-            }
-        }
-    }
-
-    /// One round trip: what these statements answer.
-    async fn run(&mut self, script: &str) -> Result<Answers> {
-        Ok(self.send(script, "").await?.0)
-    }
-
-    /// One round trip: the values of these expressions, none of which has a space, behind these statements.
-    async fn tell(&mut self, script: &str, wanted: &str) -> Result<Vec<String>> {
-        Ok(self.send(script, &format!(", {wanted}")).await?.1)
-    }
-
-    /// One round trip. Whatever goes wrong ends the connection: what of it was done cannot be known, and the end undoes it. The last answer begins
-    /// with the connection's number: so all was carried out to its end, and by whom we think. What was put back goes along; within that
-    /// last answer, if it is the only one, so that we are woken once.
-    async fn send(&mut self, script: &str, wanted: &str) -> Result<(Answers, Vec<String>)> {
-        let mut open = self.open.take().ok_or_else(|| self.has_ended())?;
-        let (mut first, mut along) = (String::new(), "''".to_string());
-        let carries = self.carry();
-        if let Some((rows, keys)) = &carries {
-            let locks = listed(keys.iter().map(|key| released(key)));
-            first.push_str(rows);
-            match (keys.is_empty(), script.is_empty()) {
-                (true, _) => {}
-                (false, true) => along = format!("LEFT(CONCAT_WS('', {locks}), 0)"),
-                (false, false) => first = format!("{rows}DO {locks};\n"),
-            }
-        }
-        let script = format!("{first}{script}{}\n", answering(&along, wanted));
-        let answer = Self::within(&self.clock, &self.hosts.address, client::collect(&mut open.conn, &script)).await?;
-        let mut answers = answer.map_err(|error| fault::of_call(error, &self.hosts.address))?;
-        let last = answers.pop().and_then(|mut rows| rows.pop());
-        Ok((answers, self.answered(open, last.as_ref(), carries.is_some())?))
-    }
-
-    /// The same by a statement with slots, whatever is to go along.
-    async fn fill(&mut self, at: usize, tried: Vec<String>) -> Result<Vec<String>> {
-        let mut open = self.open.take().ok_or_else(|| self.has_ended())?;
-        let carries = self.carry();
-        let back = carries.as_ref().map_or(&[][..], |(_, keys)| keys);
-        let slots = SLOTS[at];
-        let padded = |keys: &[String]| {
-            let nothing = std::iter::repeat_n(Value::NULL, slots - keys.len());
-            keys.iter().map(Value::from).chain(nothing).collect::<Vec<_>>()
-        };
-        let params = [padded(back), padded(&tried)].concat();
-        let call = async {
-            let statement = match open.prepared[at].take() {
-                Some(statement) => statement,
-                None => open.conn.prep(with_slots(slots)).await?,
-            };
-            let last: Option<Row> = open.conn.exec_first(&statement, params).await?;
-            open.prepared[at] = Some(statement);
-            Ok(last)
-        };
-        let last = Self::within(&self.clock, &self.hosts.address, call).await?;
-        let last = last.map_err(|error| fault::of_call(error, &self.hosts.address))?;
-        self.answered(open, last.as_ref(), carries.is_some())
-    }
-
-    /// Which of [`SLOTS`] will do for so many that are tried for, and for what goes along.
-    fn slots(&self, tried: usize) -> Option<usize> {
-        let back = match &self.kept {
-            Kept::Along { rows, .. } if !rows.is_empty() => return None,
-            Kept::Along { keys, .. } => keys.len(),
-            _ => 0,
-        };
-        let has_numbers = self.open.as_ref().is_some_and(|open| open.numbers == Numbers::Sequence);
-        SLOTS.iter().position(|slots| *slots >= tried.max(back)).filter(|_| has_numbers)
-    }
-
-    /// What is to go along with a call that is sent now.
-    fn carry(&mut self) -> Option<(String, Vec<String>)> {
-        match std::mem::replace(&mut self.kept, Kept::Nothing) {
-            Kept::Along { rows, keys } => {
-                self.kept = Kept::Lost;
-                Some((rows, keys))
-            }
-            kept => {
-                self.kept = kept;
-                None
-            }
-        }
-    }
-
-    /// A call's last answer. If it is the right one, the connection lives.
-    fn answered(&mut self, open: Open, last: Option<&Row>, carries: bool) -> Result<Vec<String>> {
-        let last = last.map(|row| string(row, 0)).transpose()?.flatten();
-        let mut words = last.as_deref().unwrap_or_default().split(' ');
-        if words.next().and_then(|id| id.parse().ok()) != Some(open.id) {
-            let message = format!("{} does not keep to one connection: use mode=rows", self.hosts.address);
-            return Err(Error::new(ErrorKind::Unsupported, message).effect_unknown());
-        }
-        if carries {
-            self.kept = Kept::Nothing;
-        }
-        self.open = Some(open);
-        Ok(words.skip(1).map(Into::into).collect())
-    }
-
-    /// An answer that cannot be understood is no answer.
-    fn broken(&mut self) -> Error {
-        self.close();
-        broken()
-    }
-
-    fn has_ended(&self) -> Error {
-        Error::unknown(format!("{}: the connection has ended", self.hosts.address))
-    }
-
     fn marker(&self) -> &str {
         self.open.as_ref().map_or("", |open| &open.marker)
     }
@@ -310,7 +165,7 @@ impl Driver for Mysql {
         if self.is_open() {
             return Ok(());
         }
-        let marker = format!("fencelock-client:{}", client_name());
+        let marker = format!("{}{}", self.client, &client_name()[..12]);
         let opening = async {
             let mut conn = self.hosts.open(BEGIN, &self.clock).await?;
             let script = format!(
@@ -331,8 +186,8 @@ impl Driver for Mysql {
         }
         let id = int(row, 1)?.ok_or_else(broken)?;
         let numbers = if int(row, 2)? == Some(1) { Numbers::Sequence } else { Numbers::Row };
-        self.open =
-            Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers, prepared: Default::default() });
+        let prepared = Default::default();
+        self.open = Some(Open { conn, marker, id, ttl: None, flags: 0, grants: 0, numbers, prepared, prepares: true });
         Ok(())
     }
 
@@ -361,11 +216,11 @@ impl Driver for Mysql {
         let first = self.ttl(ttl);
         let Some(open) = &self.open else { return Err(self.has_ended()) };
         let (up, numbers) = (open.flags > 0, open.numbers);
-        let key = |ask: &Ask<'_>| self.key(&ask.enter.place.name);
         let flag = format!("GET_LOCK('{}{FLAG}', 0)", open.marker);
+        let keys: Vec<String> = asked.iter().map(|ask| self.key(&ask.enter.place.name)).collect();
         // Read from left to right, as far as it is true. The flag is up before anybody knows of the lock.
-        let tried = |ask: &Ask<'_>| {
-            let lock = format!("GET_LOCK('{}', 0)", key(ask));
+        let tried = |(ask, key): (&Ask<'_>, &String)| {
+            let lock = format!("GET_LOCK('{key}', 0)");
             match (ask.attempt, up) {
                 (true, true) => lock,
                 (true, false) if ask.stay => format!("{flag} AND {lock}"),
@@ -374,13 +229,13 @@ impl Driver for Mysql {
                 (false, false) => format!("{flag} AND 0"),
             }
         };
-        // All have the same number: they are of different names. It is given behind the locks.
         let usual = up && first.is_empty() && asked.iter().all(|ask| ask.attempt);
-        let words = if let Some(slots) = self.slots(asked.len()).filter(|_| usual) {
-            let keys = asked.iter().map(key).collect();
-            self.fill(slots, keys).await?
+        let filled = if usual { self.fill(&keys).await? } else { None };
+        let words = if let Some(words) = filled {
+            words
         } else {
-            let tries = format!("CONCAT({})", listed(asked.iter().map(tried)));
+            let tries = format!("CONCAT({})", listed(asked.iter().zip(&keys).map(tried)));
+            // All have the same number: they are of different names. It is given behind the locks.
             match numbers {
                 Numbers::Sequence => self.tell(&first, &numbered(&tries)).await?,
                 Numbers::Row => {
@@ -457,8 +312,8 @@ impl Driver for Mysql {
     async fn settle(&mut self) -> Result<()> {
         match &self.kept {
             Kept::Nothing => Ok(()),
-            Kept::Along { .. } => match self.slots(0) {
-                Some(slots) => self.fill(slots, Vec::new()).await.map(drop),
+            Kept::Along { .. } => match self.fill(&[]).await? {
+                Some(_) => Ok(()),
                 None => self.run("").await.map(drop),
             },
             Kept::Lost => {
@@ -521,7 +376,7 @@ impl Driver for Mysql {
     async fn inspect(&mut self, name: &Name) -> Result<Look<Picture>> {
         let script = format!(
             "{}{NOW}SELECT s.number, IF(s.capacity = 1048576, 0, 2), s.weight, s.capacity, LOWER(HEX(s.owner)), s.host, s.pid, s.identity, s.reason, @now - s.entered, @now - s.admitted, NULL, s.value FROM fencelock_session s WHERE s.name = {} AND {LIVE} ORDER BY s.entered;\n",
-            behind(self.marker()),
+            behind(&self.client),
             bytes(name.key().as_bytes())
         );
         let mut answers = self.run(&script).await?.into_iter();
@@ -545,7 +400,7 @@ impl Driver for Mysql {
         };
         let script = format!(
             "{}{NOW}SELECT s.name, MIN(s.said), COUNT(s.admitted), COUNT(*) - COUNT(s.admitted), @now - MIN(COALESCE(s.admitted, s.entered)) FROM fencelock_session s WHERE {from} AND LEFT(s.name, {}) = {} AND {LIVE} GROUP BY s.name ORDER BY s.name LIMIT {limit};\n",
-            behind(self.marker()),
+            behind(&self.client),
             prefix.len(),
             bytes(prefix.as_bytes()),
         );

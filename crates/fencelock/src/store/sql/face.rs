@@ -16,11 +16,13 @@ use std::time::Duration;
 
 /// Locks that belong to a connection (`?mode=session`): advisory locks of PostgreSQL, `GET_LOCK` of MySQL and MariaDB.
 ///
-/// A lock is held as long as the client's one connection lives, which is on the library thread. The server frees it at once when
-/// the client's process dies, and when the connection was silent for the longest lease that the client has asked for. There are
+/// A lock is held as long as the client's connection lives, which is on the library thread; on MySQL and MariaDB a client has two, among which
+/// names are divided. The server frees it at once when the client's process dies, and when the connection was silent for the longest lease
+/// that the client has asked for (and a little, up to a second). There are
 /// no permits, no order among clients who wait (the client's own wait in order), and at most 2,000 locks per client, since the
 /// server's memory for them is small. Waiting is asking again and again. Whoever looks at a lock that was taken a moment ago waits
-/// some milliseconds until its holder has said who it is. A pooler that shares connections between transactions
+/// some milliseconds until its holder has said who it is. A lock that others of the client wait for goes from one to the next without a
+/// call for up to 10 ms: for so long it may have been lost with the connection before anybody here knows. A pooler that shares connections between transactions
 /// is found out and refused. Nothing is shared with locks that are rows.
 #[derive(Debug)]
 pub struct SessionStore {

@@ -21,6 +21,7 @@ use futures_util::future::{Either, join_all, select};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,6 +31,7 @@ pub(crate) use driver::{Ask, Driver, Left, Look, Picture, Shown, Taken};
 
 mod actor;
 mod driver;
+mod entering;
 mod telling;
 mod turns;
 
@@ -39,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) ears: Ears,
     pub(crate) hints: Hints,
     pub(crate) watched: Mutex<HashMap<Scope, usize>>,
+    /// How many tickets there are on all its connections.
+    tickets: AtomicUsize,
     host: OnceLock<Host>,
 }
 

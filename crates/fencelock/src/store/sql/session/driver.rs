@@ -79,8 +79,8 @@ pub(crate) trait Driver: Send + 'static {
     /// Tries for locks, and puts the flag up for whoever got in or stays. One round trip; one more if `ttl` is new. The server
     /// ends the connection when it is silent for `ttl`.
     fn take(&mut self, ttl: Duration, asked: &[Ask<'_>]) -> impl Future<Output = Result<Vec<Taken>>> + Send;
-    /// New numbers for locks that this connection has and keeps, for others of its tickets; puts the flag up. One round trip; one
-    /// more if `ttl` is new.
+    /// So many new numbers, the lowest first, for locks that this connection has and keeps, for others of its tickets; puts the flag up.
+    /// One round trip; one more if `ttl` is new.
     fn pass_on(&mut self, ttl: Duration, count: usize) -> impl Future<Output = Result<Vec<u64>>> + Send;
     /// Whether another client is seen to wait for a name.
     fn is_wanted(&mut self, name: &Name) -> impl Future<Output = Result<bool>> + Send;

@@ -6,8 +6,9 @@
 //! but by the time it takes: everything that was answered before a look is in it, unless a client has been busy, or has not come to
 //! it, all that while. A row that says that somebody is inside is always true: it is taken out before the lock is given back.
 
-use super::actor::{Actor, Asked, Ticket, collision, not_yet};
+use super::actor::{Actor, Ticket};
 use super::driver::{Driver, Look as Found, Picture, Shown};
+use super::entering::{Asked, collision, not_yet};
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::name::Name;

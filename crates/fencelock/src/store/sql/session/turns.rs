@@ -96,12 +96,18 @@ impl<D: Driver> Actor<D> {
         let count = next.iter().map(wants).sum();
         if count > 0 {
             let ttl = self.ttl(Duration::ZERO);
-            let numbers = self.driver.pass_on(ttl, count).await.map_err(|error| {
-                // The connection has locks that are nobody's by now.
-                self.driver.close();
-                self.failed(error)
-            })?;
-            let mut numbers = numbers.into_iter();
+            let numbers = self.driver.pass_on(ttl, count).await.and_then(|numbers| {
+                let all = numbers.len() == count && numbers.is_sorted_by(|one, next| one < next);
+                all.then_some(numbers).ok_or_else(|| Error::new(ErrorKind::Broken, "the database gave no such numbers"))
+            });
+            let mut numbers = match numbers {
+                Ok(numbers) => numbers.into_iter(),
+                Err(error) => {
+                    // The connection has locks that are nobody's by now.
+                    self.driver.close();
+                    return Err(self.failed(error));
+                }
+            };
             for one in &mut next {
                 let own = wants(one);
                 if own > 0 {
@@ -112,9 +118,9 @@ impl<D: Driver> Actor<D> {
             }
         }
         for Next { place, mut turn, .. } in next {
-            let number =
-                turn.numbers.pop().ok_or_else(|| Error::new(ErrorKind::Broken, "the database gave no number"))?;
-            self.admit(&place, number, turn);
+            if let Some(number) = turn.numbers.pop() {
+                self.admit(&place, number, turn);
+            }
         }
         Ok(())
     }
