@@ -487,6 +487,17 @@ pub(super) const PLANTED: &[Mutant] = &[
         tests: &["store::zookeeper::live::tests::only_what_was_sent_a_heart_beat_before_counts"],
     },
     Mutant {
+        name: "etcd-keeps-every-pong",
+        why: "a server that asks whether we live hears nothing, and ends the connection",
+        file: "crates/fencelock/src/store/etcd/together.rs",
+        find: "self.between && self.kept.is_empty() && some == MEASURED",
+        replace: "self.between && self.kept.is_empty() && some.starts_with(&MEASURED[..9])",
+        package: "fencelock",
+        args: &["--features", "etcd", "--lib"],
+        cfg: None,
+        tests: &["store::etcd::together::tests::an_answer_to_a_measurement_waits_for_a_second_and_for_company"],
+    },
+    Mutant {
         name: "zookeeper-waits-between-two-questions",
         why: "the list of children is sent only when the create before it has been answered",
         file: "crates/fencelock/src/store/zookeeper/nodelay.rs",
