@@ -76,6 +76,7 @@ mod registers;
 mod rpc;
 mod seeing;
 mod txn;
+mod unhurried;
 
 /// How many tickets are looked at or taken out by one transaction; the server takes 128 operations.
 const AT_ONCE: usize = 100;

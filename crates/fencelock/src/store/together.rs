@@ -23,6 +23,17 @@ impl<S: AsyncWrite + Unpin> Together<S> {
         Together { stream, kept: Vec::new(), sent: 0, waited: false, most }
     }
 
+    #[cfg(all(test, feature = "etcd"))]
+    pub(crate) fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Whether there is nothing to be sent.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.kept.len() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.kept[self.sent..]))? {
@@ -69,7 +80,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Together<S> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const MOST: usize = 16 << 10;
@@ -79,9 +90,9 @@ mod tests {
 
     /// Remembers each packet; takes at most so much at once.
     #[derive(Default)]
-    struct Packets {
-        sent: Vec<Vec<u8>>,
-        at_once: usize,
+    pub(crate) struct Packets {
+        pub(crate) sent: Vec<Vec<u8>>,
+        pub(crate) at_once: usize,
     }
 
     impl AsyncWrite for Packets {

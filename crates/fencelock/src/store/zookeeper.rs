@@ -49,6 +49,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 mod attend;
+mod carry;
 mod change;
 mod enter;
 mod fault;
@@ -57,6 +58,7 @@ mod lines;
 mod live;
 mod look;
 mod node;
+mod nodelay;
 mod open;
 mod watch;
 

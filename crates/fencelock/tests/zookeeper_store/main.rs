@@ -11,3 +11,5 @@ mod server;
 #[allow(dead_code, reason = "shared with the tests of another store")]
 mod support;
 mod tls;
+#[cfg(target_os = "linux")]
+mod together;

@@ -1,6 +1,7 @@
 //! The way to a server, on which what belongs together is sent together: the head of a request and its message are handed to the
 //! connection by two tasks, one a moment behind the other.
 
+use super::unhurried::Unhurried;
 use crate::store::together::Together;
 use futures_core::future::BoxFuture;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -29,7 +30,7 @@ impl Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Together<TcpStream>>;
+    type Response = TokioIo<Unhurried<TcpStream>>;
     type Error = <HttpConnector as Service<Uri>>::Error;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -39,6 +40,6 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, server: Uri) -> Self::Future {
         let connecting = self.0.call(server);
-        Box::pin(async move { Ok(TokioIo::new(Together::new(connecting.await?.into_inner(), MOST))) })
+        Box::pin(async move { Ok(TokioIo::new(Unhurried::new(Together::new(connecting.await?.into_inner(), MOST)))) })
     }
 }

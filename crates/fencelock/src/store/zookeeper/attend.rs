@@ -1,6 +1,7 @@
 //! What happens on the library thread: sessions are opened and kept there, their ends are noticed, and each line in which
 //! somebody of ours waits has an attendant.
 
+use super::carry::in_one_packet;
 use super::lines::{Reading, Todo};
 use super::live::Live;
 use super::node::{self, Seats};
@@ -154,6 +155,7 @@ async fn watch_state(shared: Weak<Shared>, live: Weak<Live>, mut states: StateWa
         let connected = state == SessionState::SyncConnected;
         live.set_connected(connected);
         if connected {
+            shared.servers.send_at_once();
             shared.lines.rouse(live.id);
         }
         if live.has_tickets() {
@@ -232,7 +234,7 @@ impl Shared {
             .filter_map(|(name, child)| Some(format!("{}/{child}", node::line_path(name).ok()?)))
             .collect();
         // If it fails, the next look finds them again.
-        join_all(paths.iter().map(|path| live.client.delete(path, None))).await;
+        in_one_packet(|| join_all(paths.iter().map(|path| live.client.delete(path, None)))).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Lowering, raising and putting out.
 
+use super::carry::in_one_packet;
 use super::lines::{Node, Phase};
 use super::live::Live;
 use super::node;
@@ -130,8 +131,8 @@ impl Shared {
                 let (asked, sent) = (self.lines.ask(), self.clock.now());
                 let options = CreateMode::EphemeralSequential.with_acls(self.servers.acls());
                 let data = record.to_bytes();
-                let create = live.client.create(&prefix, &data, &options);
-                let list = live.client.list_children(&line);
+                let ask = || (live.client.create(&prefix, &data, &options), live.client.list_children(&line));
+                let (create, list) = in_one_packet(ask);
                 let (created, listed) = join(create, list).await;
                 live.wrote(sent, &created);
                 match created {

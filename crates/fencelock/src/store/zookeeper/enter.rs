@@ -1,6 +1,7 @@
 //! Entering and waiting: a ticket's node is made and the line read in one go; whoever is refused takes its node back.
 
 use super::attend::Facts;
+use super::carry::in_one_packet;
 use super::lines::{Node, Phase, Reading, phase};
 use super::live::{Live, in_turn};
 use super::node::{self, Seats};
@@ -56,8 +57,10 @@ impl Shared {
         let options = CreateMode::EphemeralSequential.with_acls(self.servers.acls());
         for _ in 0..TRIES {
             let (asked, sent) = (self.lines.ask(), self.clock.now());
-            let create = live.client.create(&prefix, &data, &options);
-            let list = (!blind).then(|| live.client.list_children(&line));
+            let (create, list) = in_one_packet(|| {
+                let create = live.client.create(&prefix, &data, &options);
+                (create, (!blind).then(|| live.client.list_children(&line)))
+            });
             let (created, listed) = in_turn(create, list).await;
             live.wrote(sent, &created);
             let (stat, sequence) = match created {
@@ -330,8 +333,10 @@ impl Shared {
             for (_, prefix, record) in &tickets {
                 writer.add_create(prefix, &record.to_bytes(), &options).map_err(|error| self.asking(error))?;
             }
-            let commit = writer.commit();
-            let lists = join_all(tickets.iter().map(|(line, ..)| live.client.list_children(line)));
+            let (commit, lists) = in_one_packet(|| {
+                let commit = writer.commit();
+                (commit, join_all(tickets.iter().map(|(line, ..)| live.client.list_children(line))))
+            });
             let (created, listed) = join(commit, lists).await;
             live.wrote_multi(sent, &created);
             let created = match created {

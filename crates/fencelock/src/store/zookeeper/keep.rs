@@ -1,5 +1,6 @@
 //! Renewing and leaving.
 
+use super::carry::in_one_packet;
 use super::lines::{Phase, Reading};
 use super::live::{Live, in_turn};
 use super::node::{self, Seats};
@@ -105,7 +106,8 @@ impl Shared {
                 Ok(_) => there.extend(some.into_iter().map(|(i, _)| i)),
                 Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. }) => {
                     // The server has heard of that transaction, and so of all that is gone by it.
-                    let stats = join_all(some.iter().map(|(_, path)| live.client.check_stat(path))).await;
+                    let look = || join_all(some.iter().map(|(_, path)| live.client.check_stat(path)));
+                    let stats = in_one_packet(look).await;
                     for (one, stat) in some.into_iter().zip(stats) {
                         if stat.map_err(|error| self.asking(error))?.is_some() {
                             paths.push(one);
@@ -204,9 +206,10 @@ impl Shared {
                 let line = node::line_path(&place.name)?;
                 let awaited = self.lines.is_awaited(place);
                 let sent = self.clock.now();
-                let delete = live.client.delete(&path, None);
-                let asked = self.lines.ask();
-                let list = awaited.then(|| live.client.list_children(&line));
+                let (delete, asked, list) = in_one_packet(|| {
+                    let (delete, asked) = (live.client.delete(&path, None), self.lines.ask());
+                    (delete, asked, awaited.then(|| live.client.list_children(&line)))
+                });
                 let (deleted, listed) = in_turn(delete, list).await;
                 live.wrote(sent, &deleted);
                 let presence = match deleted {

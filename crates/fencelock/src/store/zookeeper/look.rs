@@ -1,6 +1,7 @@
 //! Looking: who is in a line, and which lines there are.
 
 use super::attend::Facts;
+use super::carry::in_one_packet;
 use super::live::Live;
 use super::node::{self, Seat, Seats};
 use super::{Error, Line, Listed, Name, Result, Seen, Shared};
@@ -100,7 +101,8 @@ impl Shared {
         let mut found: BTreeMap<String, Seats> = BTreeMap::new();
         let mut level = vec![start];
         while !level.is_empty() {
-            let lists = join_all(level.iter().map(|path| live.client.list_children(path))).await;
+            let ask = || join_all(level.iter().map(|path| live.client.list_children(path)));
+            let lists = in_one_packet(ask).await;
             let mut next = Vec::new();
             for (path, children) in level.iter().zip(lists) {
                 let mut seats = match children {

@@ -1,6 +1,7 @@
 //! The address: what a URL and its options say, taken apart, and the first look at the servers before anything is entrusted
 //! to them.
 
+use super::carry::carried;
 use super::fault;
 use super::node::LONGEST_PATH;
 use crate::clock::Clock;
@@ -75,7 +76,12 @@ impl Servers {
         if self.open { Acls::anyone_all() } else { Acls::creator_all() }
     }
 
-    /// Opens a session on the runtime that this is called on.
+    /// `host:port,host:port`
+    pub(super) fn hosts(&self) -> &str {
+        &self.hosts
+    }
+
+    /// Opens a session.
     pub(super) async fn connect(&self, timeout: Duration) -> Result<Client> {
         let connector = Client::connector().with_session_timeout(timeout).with_fail_eagerly();
         self.connect_by(connector, &self.chroot).await
@@ -94,10 +100,11 @@ impl Servers {
         };
         let clock = Clock::system();
         let limit = clock.sleep_until(clock.now().after(CONNECT_WITHIN));
-        let connected = match select(pin!(connecting), pin!(limit)).await {
+        let connected = match select(pin!(carried(connecting)), pin!(limit)).await {
             Either::Left((connected, _)) => connected,
             Either::Right(_) => Err(zookeeper_client::Error::Timeout),
         };
+        self.send_at_once();
         connected.map_err(|error| fault::connecting(error, &self.address, self.tls.is_some()))
     }
 
