@@ -718,17 +718,6 @@ pub(super) const PLANTED: &[Mutant] = &[
         tests: &["session::there_is_an_end_to_what_one_client_may_hold"],
     },
     Mutant {
-        name: "session-puts-off-what-it-shows",
-        why: "a client that waits for one name shows what it has ten times a second",
-        file: "crates/fencelock/src/store/sql/session/actor.rs",
-        find: "at = at.min(self.tried_at.after(self.pause()));",
-        replace: "at = self.tried_at.after(self.pause());",
-        package: "fencelock",
-        args: &["--all-features", "--test", "mysql_store"],
-        cfg: None,
-        tests: &["showing::a_client_that_waits_is_seen_as_soon_as_others"],
-    },
-    Mutant {
         name: "session-keys-of-others-unread",
         why: "two names with one key are taken for one lock that is held",
         file: "crates/fencelock/src/store/postgres/session_inspect.sql",

@@ -226,29 +226,6 @@ async fn pass_on(url: &str, name: &str) -> Option<(Locks, Arc<dyn Store>, Place,
     }
 }
 
-/// Who has waited for long is tried for ten times a second. What else its client does is not put off until then.
-#[tokio::test]
-async fn a_client_that_waits_is_seen_as_soon_as_others() {
-    let (_server, url) = alone().await;
-    let (holder, busy, other) = (connect(&url).await, connect(&url).await, connect(&url).await);
-    let guard = holder.mutex("x").lock().await.unwrap();
-    let mutex = busy.mutex("x");
-    let mut waiting = Box::pin(mutex.lock());
-    assert!(tokio::time::timeout(Duration::from_millis(3300), &mut waiting).await.is_err());
-    let mut fastest = Duration::MAX;
-    for i in 0..8 {
-        let name = format!("y/{i}");
-        let held = busy.mutex(&name).lock().await.unwrap();
-        let began = Instant::now();
-        assert_eq!(soon("a look", other.inspect(&name)).await.unwrap().inside.len(), 1);
-        fastest = fastest.min(began.elapsed());
-        held.release().await.unwrap();
-    }
-    assert!(fastest < Duration::from_millis(50), "{fastest:?} at best");
-    guard.release().await.unwrap();
-    soon("its turn", waiting).await.unwrap().release().await.unwrap();
-}
-
 /// Connections end while locks go round, with leaves under way and numbers at hand. No number is given twice, nobody waits for ever,
 /// and nothing stays taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
