@@ -4,6 +4,9 @@
 use libtest_mimic::{Arguments, Trial};
 use std::process::{Command, Stdio};
 
+#[path = "../../crates/fencelock/tests/etcd_store/server.rs"]
+#[allow(dead_code, reason = "shared with the tests of the store")]
+mod etcd_server;
 #[path = "../../crates/fencelock/tests/redis_store/server.rs"]
 #[allow(dead_code, reason = "shared with the tests of the store")]
 mod redis_server;
@@ -23,19 +26,21 @@ fn main() {
     libtest_mimic::run(&arguments, vec![trial]).exit();
 }
 
-/// The bounds are what was found (1, 18 and 7; of ZooKeeper 1.6), and a little more; whoever needs fewer lowers them.
+/// The bounds are what was found (1, 18 and 7; 1.6 of ZooKeeper, 2 of etcd), and a little more; whoever needs fewer lowers them.
 fn a_cycle_takes_no_more_system_calls_than_it_did() {
     let (server, folder) = (redis_server::Server::start(), tempfile::tempdir().unwrap());
     let address = server.url().trim_start_matches("redis://").to_string();
     let file = folder.path().join("locks.db").display().to_string();
     let zookeeper = zookeeper_server::Server::start();
     let ensemble = format!("127.0.0.1:{}", zookeeper.port());
-    // ZooKeeper's client asks its socket more or less often, as it happens. What counts there is how often one thread calls another.
+    let etcd = etcd_server::Cluster::one();
+    // Of etcd the packets to the server count. ZooKeeper's client asks its socket more or less often, as it happens. What counts there is how often one thread calls another.
     for (lock, address, which, bound) in [
         ("memory", "-", "total", 1.5),
         ("sqlite", &file, "total", 22.0),
         ("redis", &address, "total", 9.0),
         ("zookeeper", &ensemble, "write", 3.0),
+        ("etcd", &etcd.hosts(), "sendto", 2.5),
     ] {
         let (fixed, few) = counted(lock, address, which, "0.2");
         let (all, many) = counted(lock, address, which, "1.2");
