@@ -121,8 +121,9 @@ async fn only_the_own_id_leaves(ctx: Arc<Ctx>) {
     client.queued(&waiter).await;
     assert_eq!(client.leave(&ticket).await, Presence::There);
     assert_eq!(client.leave(&ticket).await, Presence::Gone, "a late leave");
-    assert!(client.is_inside(&waiter).await, "the late leave did not touch the next one");
-    client.leave(&waiter).await;
+    // Where others are let in between, its turn may come a moment later. The late leave does not touch it.
+    client.comes_in(&waiter).await;
+    assert_eq!(client.leave(&waiter).await, Presence::There, "the late leave did not touch the next one");
 }
 
 async fn leaving_twice_is_no_harm(ctx: Arc<Ctx>) {
