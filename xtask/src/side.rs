@@ -12,15 +12,16 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The tools that are got in this way, and the suite that has their package.
-const SUITES: &[(&str, &str)] = &[("Consul", "bullseye")];
+const SUITES: &[(&str, &str)] = &[("Consul", "bullseye"), ("Valkey", "bookworm-backports")];
 
 /// The suite that has this tool, if it is not in the machine's own.
 pub(crate) fn suite(tool: &Tool) -> Option<&'static str> {
     SUITES.iter().find(|(name, _)| *name == tool.name).map(|(_, suite)| *suite)
 }
 
-/// Unpacks a package into `target/tmp/PACKAGE`.
-pub(crate) fn unpack(package: &str, suite: &str) -> Result<()> {
+/// Unpacks a tool's packages into `target/tmp/NAME`, the name in small letters.
+pub(crate) fn unpack(tool: &Tool, suite: &str) -> Result<()> {
+    let packages = tool.packages.join(", ");
     let folder = crate::root().join("target/tmp/side");
     let cannot = |error: std::io::Error| format!("cannot prepare {}: {error}", folder.display());
     for part in ["sources", "preferences", "lists/partial", "cache/archives/partial"] {
@@ -46,17 +47,21 @@ pub(crate) fn unpack(package: &str, suite: &str) -> Result<()> {
         command.args(["-q"]).args(words).current_dir(&folder);
         Ok(run::lines(&mut command, Some(LIMIT), |_| {})? == End::Well)
     };
-    say(&format!("fetching {package} from {suite}, which this machine does not have"));
-    if !(apt(&["update"])? && apt(&["download", &format!("{package}/{suite}")])?) {
-        return Err(format!("{package} could not be fetched from {suite}"));
+    say(&format!("fetching {packages} from {suite}, which this machine does not have"));
+    let wanted: Vec<String> = tool.packages.iter().map(|package| format!("{package}/{suite}")).collect();
+    let download: Vec<&str> = std::iter::once("download").chain(wanted.iter().map(String::as_str)).collect();
+    if !(apt(&["update"])? && apt(&download)?) {
+        return Err(format!("{packages} could not be fetched from {suite}"));
     }
-    let archive = newest(&folder, package).ok_or(format!("no archive of {package} came"))?;
-    let mut unpack = Command::new("dpkg-deb");
-    unpack.arg("-x").arg(archive).arg(crate::root().join("target/tmp").join(package));
-    match run::lines(&mut unpack, Some(LIMIT), |_| {})? {
-        End::Well => Ok(()),
-        _ => Err(format!("{package} could not be unpacked")),
+    for package in tool.packages {
+        let archive = newest(&folder, package).ok_or(format!("no archive of {package} came"))?;
+        let mut unpack = Command::new("dpkg-deb");
+        unpack.arg("-x").arg(archive).arg(crate::root().join("target/tmp").join(tool.name.to_lowercase()));
+        if run::lines(&mut unpack, Some(LIMIT), |_| {})? != End::Well {
+            return Err(format!("{package} could not be unpacked"));
+        }
     }
+    Ok(())
 }
 
 /// A file for apt with the machine's first source, for another suite: its name and text.

@@ -125,6 +125,13 @@ pub(crate) const TOOLS: &[Tool] = &[
         packages: &["consul"],
         required: false,
     },
+    Tool {
+        name: "Valkey",
+        used_by: "the Redis store, which serves it as well",
+        found_at: &["$FENCELOCK_VALKEY", "valkey-server", "target/tmp/valkey/usr/bin/valkey-server"],
+        packages: &["valkey-tools", "valkey-server"],
+        required: false,
+    },
 ];
 
 /// What became of a tool.
@@ -172,8 +179,7 @@ fn fetch(tool: &Tool, install: bool) -> Result<()> {
     if !install {
         return Err("not fetched, as asked".to_string());
     }
-    let suite = side::suite(tool).unwrap_or_default();
-    tool.packages.iter().try_for_each(|package| side::unpack(package, suite))
+    side::unpack(tool, side::suite(tool).unwrap_or_default())
 }
 
 fn find(tool: &Tool) -> Option<PathBuf> {

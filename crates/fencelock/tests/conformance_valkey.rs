@@ -1,5 +1,5 @@
-//! The Redis store on Valkey, held to the conformance suite, where there is a Valkey: `valkey-server`, or what `FENCELOCK_VALKEY`
-//! names.
+//! The Redis store on Valkey, held to the conformance suite, where there is a Valkey: what `FENCELOCK_VALKEY` names, `valkey-server`
+//! from the path, or one that lies beside the build.
 
 #[path = "redis_store/server.rs"]
 #[allow(dead_code, reason = "shared with the tests of the store")]
@@ -33,6 +33,9 @@ fn valkey() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("FENCELOCK_VALKEY") {
         return Some(named.into());
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join("valkey-server")).find(|program| program.is_file())
+    // Where `cargo xtask test` unpacks it, if the machine has none.
+    let unpacked = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("valkey/usr/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain([unpacked]);
+    folders.find_map(|folder| Some(folder.join("valkey-server")).filter(|program| program.is_file()))
 }
