@@ -35,19 +35,22 @@ struct Open {
     keys: HashMap<i64, (String, usize)>,
 }
 
-/// The one connection.
+/// One connection of a client.
 pub(super) struct Postgres {
     settings: Settings,
     clock: Clock,
+    /// The second key of its flag, which differs from those of the client's other connections in its last bit.
+    flag: i32,
     open: Option<Open>,
 }
 
 /// Connects once to see whether it works here, and leaves the rest to the library thread.
 pub(super) async fn connect(settings: Settings, clock: Clock) -> Result<Session> {
-    let mut driver = Postgres { settings, clock: clock.clone(), open: None };
-    driver.open().await?;
-    driver.close();
-    Ok(Session::new(vec![driver], true, clock))
+    let client = fastrand::i32(..);
+    let driver = |flag| Postgres { settings: settings.clone(), clock: clock.clone(), flag, open: None };
+    driver(client).open().await?;
+    // One alone would be idle while we read its answers and write what comes next.
+    Ok(Session::new(vec![driver(client), driver(client ^ 1)], true, clock.clone()))
 }
 
 /// 64 bits of a hash. The schema is part of it: keys are the whole database's.
@@ -188,7 +191,7 @@ impl Driver for Postgres {
             if self.is_pooled(&connection, backend).await? {
                 return Err(pooler(&address));
             }
-            let marker = fastrand::i64(..);
+            let marker = i64::from(self.flag) << 32 | i64::from(fastrand::u32(..));
             let sql = client::spelled("SELECT fencelock.session_open($1)", &self.settings.schema);
             let rows = connection
                 .query_typed(&sql, &[(&marker, Type::INT8)])
