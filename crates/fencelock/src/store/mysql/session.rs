@@ -91,7 +91,7 @@ const BEGIN: &[&str] = &[
     "SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', group_concat_max_len = 1048576",
 ];
 
-/// The one connection.
+/// One connection of a client.
 pub(super) struct Mysql {
     /// Lock names are the whole server's, so the database is part of them.
     hosts: Arc<Hosts>,
