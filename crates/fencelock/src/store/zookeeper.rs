@@ -4,7 +4,7 @@
 //! # What it costs
 //!
 //! An uncontended lock is a create and a list of children, sent together, and its release a delete: three packets in two round
-//! trips. Who has to wait watches only the nearest ticket ahead that it cannot share with, and all waiters of a process on a
+//! trips; two packets where nobody else has used the name since we last did (`zookeeper/alone.rs`). Who has to wait watches only the nearest ticket ahead that it cannot share with, and all waiters of a process on a
 //! name share one watch; where the one ahead is the process's own, none is needed. So a hand-over wakes one process, and
 //! costs at most five packets, four where several of a process wait. A held lock costs one small transaction every sixth of
 //! its session's timeout and, so that a holder that was put out learns of it, one question a second per session.
@@ -48,6 +48,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+mod alone;
 mod attend;
 mod carry;
 mod change;
@@ -80,6 +81,7 @@ struct Shared {
     /// The servers' numbers of all sessions that were ever ours, the latest last.
     ours: Mutex<Vec<i64>>,
     lines: Lines,
+    alone: alone::Alone,
     watches: watch::Watches,
     host: OnceLock<Host>,
     closed: AtomicBool,
@@ -109,6 +111,7 @@ impl ZookeeperStore {
             sessions: Mutex::default(),
             ours: Mutex::default(),
             lines: Lines::default(),
+            alone: alone::Alone::default(),
             watches: watch::Watches::default(),
             host: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -242,7 +245,8 @@ impl Store for ZookeeperStore {
         }
     }
 
-    /// One round trip, two packets; one packet where somebody of ours waits in the line already. A refusal costs another round
+    /// One round trip, two packets; one packet where somebody of ours waits in the line already, or where only we use it (the first
+    /// time that this turns out not to hold costs another round trip). A refusal costs another round
     /// trip, the first ticket of a name as many more as its path has new parts, the first of a lease a session.
     fn enter<'a>(&'a self, batch: &'a [Enter]) -> BoxFuture<'a, Result<Vec<Entered>>> {
         Box::pin(async move {

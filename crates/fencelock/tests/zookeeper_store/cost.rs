@@ -18,17 +18,45 @@ fn upkeep(since: Instant, clients: u32) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_packets_for_a_cycle_that_nobody_contends() {
+async fn two_packets_for_a_cycle_where_nobody_else_is() {
     let server = Server::start();
     let locks = Locks::connect(&server.url()).await.unwrap();
-    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    // The line is read twice, and its node watched.
+    for _ in 0..2 {
+        locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    }
     let (before, started) = packets(&server);
     for _ in 0..200 {
         locks.mutex("a").lock().await.unwrap().release().await.unwrap();
     }
     let sent = (packets(&server).0 - before) as f64;
+    assert!(sent >= 400.0, "{sent}");
+    assert!(sent <= 401.0 + upkeep(started, 1), "{sent} packets for 200 cycles in {:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_packets_for_a_cycle_in_turns_with_others_or_of_a_name_used_once() {
+    let server = Server::start();
+    let (locks, other) = (Locks::connect(&server.url()).await.unwrap(), Locks::connect(&server.url()).await.unwrap());
+    for locks in [&locks, &other] {
+        locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    }
+    let (before, started) = packets(&server);
+    for _ in 0..100 {
+        for locks in [&locks, &other] {
+            locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+        }
+    }
+    let sent = (packets(&server).0 - before) as f64;
     assert!(sent >= 600.0, "{sent}");
-    assert!(sent <= 601.0 + upkeep(started, 1), "{sent} packets for 200 cycles in {:?}", started.elapsed());
+    assert!(sent <= 601.0 + upkeep(started, 2), "{sent} packets for 200 cycles in {:?}", started.elapsed());
+    // Its node has to be made: a create in vain, one more, and the list behind each.
+    let (before, started) = packets(&server);
+    for i in 0..50 {
+        locks.mutex(&format!("once-{i}")).lock().await.unwrap().release().await.unwrap();
+    }
+    let sent = (packets(&server).0 - before) as f64;
+    assert!(sent <= 50.0 * 6.0 + 1.0 + upkeep(started, 2), "{sent} packets for 50 names");
 }
 
 /// Packets for each cycle, with so many waiters in so many clients.

@@ -1,5 +1,6 @@
 //! The ZooKeeper store against real servers: what it costs, what it says, and what becomes of it when something breaks.
 
+mod alone;
 mod cost;
 mod faults;
 mod follower;

@@ -327,6 +327,6 @@ pub(super) async fn attend(shared: Weak<Shared>, name: Name) {
     }
 }
 
-fn told(watcher: OneshotWatcher) -> BoxFuture<'static, ()> {
+pub(super) fn told(watcher: OneshotWatcher) -> BoxFuture<'static, ()> {
     Box::pin(async move { drop(watcher.changed().await) })
 }

@@ -1,5 +1,6 @@
 //! Entering and waiting: a ticket's node is made and the line read in one go; whoever is refused takes its node back.
 
+use super::alone::Claim;
 use super::attend::Facts;
 use super::carry::in_one_packet;
 use super::lines::{Node, Phase, Reading, phase};
@@ -55,17 +56,20 @@ impl Shared {
         let data = record.to_bytes();
         let prefix = node::prefix(&line, place.id, ticket.kind, ticket.weight, ticket.capacity);
         let options = CreateMode::EphemeralSequential.with_acls(self.servers.acls());
+        let mut claim = self.alone.claim(&place.name, live.id).filter(|_| !blind);
         for _ in 0..TRIES {
-            let (asked, sent) = (self.lines.ask(), self.clock.now());
+            let (mut asked, sent) = (self.lines.ask(), self.clock.now());
+            let unread = blind || claim.as_ref().is_some_and(Claim::is_watched);
             let (create, list) = in_one_packet(|| {
                 let create = live.client.create(&prefix, &data, &options);
-                (create, (!blind).then(|| live.client.list_children(&line)))
+                (create, (!unread).then(|| live.client.list_children(&line)))
             });
             let (created, listed) = in_turn(create, list).await;
             live.wrote(sent, &created);
             let (stat, sequence) = match created {
                 Ok(created) => created,
                 Err(ZkError::NoNode) => {
+                    claim = None;
                     self.make_line(&live, &line, place).await?;
                     continue;
                 }
@@ -91,25 +95,30 @@ impl Shared {
                 return Ok(self.stay(place, node, Phase::Waiting, &live, called));
             }
             self.lines.with(place, |own| own.node = Some(node.clone()));
-            let children = match listed {
-                Some(Ok(children)) => children,
-                Some(Err(error)) => return Err(self.asking(error).effect_unknown()),
-                None => Vec::new(),
+            let listed = match listed {
+                Some(listed) => listed,
+                None if claim.as_mut().is_some_and(|claim| claim.holds(node.order)) => Ok(vec![node.child.clone()]),
+                None => {
+                    asked = self.lines.ask();
+                    live.client.list_children(&line).await
+                }
             };
+            let children = listed.map_err(|error| self.asking(error).effect_unknown())?;
             let made = Made { node, seats: Arc::new(Seats::read(children)), asked };
-            return self.settle(ticket, &live, &line, made, called).await;
+            return self.settle(ticket, &live, &line, made, claim, called).await;
         }
         self.lines.forget(place);
         Err(Error::new(ErrorKind::Unavailable, "the node of this line vanishes as soon as it is made"))
     }
 
-    /// Decides what becomes of a ticket that was made just now.
+    /// Decides what becomes of a ticket that was made just now; `claim` is what was known of the line before.
     async fn settle(
         self: &Arc<Self>,
         ticket: &Enter,
         live: &Arc<Live>,
         line: &str,
         made: Made,
+        claim: Option<Claim>,
         called: Moment,
     ) -> Result<Entered> {
         let place = &ticket.place;
@@ -141,6 +150,9 @@ impl Shared {
                 Ok(Entered::Full { holder })
             }
             standing => {
+                if seats.all().len() == 1 {
+                    self.alone.is_alone(&place.name, live.id, node.order, claim, called);
+                }
                 let reading = Reading { seats, asked, by: live.id };
                 let entered = self.stay(place, node, phase(standing).unwrap_or(Phase::Waiting), live, called);
                 self.tell(&place.name, reading);
@@ -278,7 +290,7 @@ impl Shared {
         };
         if was == Phase::Unanswered {
             let made = Made { node, seats, asked };
-            return self.settle(ticket, &live, &line, made, called).await.map(Some);
+            return self.settle(ticket, &live, &line, made, None, called).await.map(Some);
         }
         let inside = was == Phase::Inside || seats.is_inside(&node.child) == Some(true);
         let phase = if inside { Phase::Inside } else { Phase::Waiting };

@@ -1,11 +1,12 @@
 //! Renewing and leaving.
 
+use super::attend;
 use super::carry::in_one_packet;
 use super::lines::{Phase, Reading};
 use super::live::{Live, in_turn};
 use super::node::{self, Seats};
 use super::{Error, ErrorKind, Place, Presence, Renew, Renewed, Result, Shared};
-use futures_util::future::{join, join_all};
+use futures_util::future::{OptionFuture, join, join_all};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,7 +194,7 @@ impl Shared {
         Ok(left)
     }
 
-    /// One round trip; one more, after a `sync`, for a ticket that is not known here or may have a second node.
+    /// One round trip; once, for a name that only we use, with a watch of its line; one more, after a `sync`, for a ticket that is not known here or may have a second node.
     async fn leave_one(self: &Arc<Self>, place: &Place) -> Result<Presence> {
         let uncertain = self.lines.with(place, |own| own.uncertain).unwrap_or(true);
         match self.known(place)? {
@@ -205,15 +206,25 @@ impl Shared {
                 // Where one of ours waits for it, the line is read behind it in the same round trip.
                 let line = node::line_path(&place.name)?;
                 let awaited = self.lines.is_awaited(place);
+                let order = self.lines.with(place, |own| own.node.as_ref().map(|node| node.order)).flatten();
+                let watches = order.filter(|order| self.alone.wants_watch(&place.name, live.id, *order)).is_some();
                 let sent = self.clock.now();
-                let (delete, asked, list) = in_one_packet(|| {
+                let (watch, delete, asked, list) = in_one_packet(|| {
+                    let watch = watches.then(|| live.client.check_and_watch_stat(&line));
                     let (delete, asked) = (live.client.delete(&path, None), self.lines.ask());
-                    (delete, asked, awaited.then(|| live.client.list_children(&line)))
+                    (watch, delete, asked, awaited.then(|| live.client.list_children(&line)))
                 });
                 let (deleted, listed) = in_turn(delete, list).await;
                 live.wrote(sent, &deleted);
                 let presence = match deleted {
-                    Ok(()) => Presence::There,
+                    Ok(()) => {
+                        let watch = OptionFuture::from(watch).await.and_then(Result::ok);
+                        let watch = watch.map(|(_, watcher)| attend::told(watcher));
+                        if let Some(order) = order {
+                            self.alone.left(&place.name, live.id, order, watch);
+                        }
+                        Presence::There
+                    }
                     Err(ZkError::NoNode) => Presence::Gone,
                     Err(error) => return Err(self.asking(error)),
                 };
