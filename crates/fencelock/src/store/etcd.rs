@@ -4,9 +4,9 @@
 //!
 //! # What it costs
 //!
-//! Lock and unlock are one transaction each. A waiter that has to wait costs one more, when its turn has come, unless it waited
-//! for somebody of the same client, whose leave then looks for it; the first of a name in a process also opens a watch and
-//! reads the line once after that. A session is kept alive by one message every
+//! Lock and unlock are one transaction each, also for a waiter: the leave of the one ahead sees it in the same transaction, if its
+//! client follows the line; else it costs one more when its turn has come. The first waiter of a name in a process also opens a
+//! watch and reads the line once after that. A session is kept alive by one message every
 //! third of its lease, however many tickets hang on it.
 //!
 //! # What it promises

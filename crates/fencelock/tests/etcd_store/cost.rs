@@ -43,6 +43,13 @@ async fn no_message_for_a_hand_over_within_a_client() {
     assert!((1.0..=2.5).contains(&cycle), "{cycle} messages for each cycle");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_message_for_a_hand_over_between_clients() {
+    let cycle = cycle_with(4, 4, 60).await;
+    println!("counted: 1 waiter in each of 4 clients: {cycle:.2} messages a cycle");
+    assert!((2.0..=2.4).contains(&cycle), "{cycle} messages for each cycle: the next one had to ask");
+}
+
 /// Messages for each cycle, with so many waiters in so many clients.
 async fn cycle_with(count: usize, waiters: usize, rounds: usize) -> f64 {
     let cluster = Cluster::one();

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 /// How a ticket stands, as far as is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It is inside: the transaction that took out the one ahead has seen it.
+    /// It is inside: a transaction has seen it there, the one that took out the one ahead as a rule.
     Inside,
     /// Its turn may have come.
     Maybe,
@@ -31,6 +31,8 @@ struct Slim {
     key: Bytes,
     weight: u32,
     capacity: u32,
+    /// Whether it is a ticket as we make them: its client knows what it means that it was written anew.
+    native: bool,
 }
 
 #[derive(Default)]
@@ -56,6 +58,8 @@ pub(super) struct Followed {
 
 /// So many are looked for by one leave; readers that come in together may be more.
 const MOST_NEXT: usize = 16;
+/// So many are written anew: everybody who follows the line is told of each.
+const MOST_ELSEWHERE: usize = 4;
 
 impl Followed {
     /// Something may have been missed: the line has to be read again.
@@ -87,7 +91,23 @@ impl Followed {
             return;
         }
         events.iter().for_each(|event| self.apply(name, event));
+        self.seen_inside(&events);
         self.wake();
+    }
+
+    /// Whoever waits here and was written anew when, or after, the last one left: a transaction has seen it in its line, and
+    /// what is told is told whole and in order, so that it was first then if it is now.
+    fn seen_inside(&mut self, events: &[Event]) {
+        let kvs = || events.iter().filter_map(|event| event.kv.as_ref().map(|kv| (event.r#type(), kv)));
+        let left = kvs().filter(|(kind, _)| *kind == EventType::Delete).map(|(_, kv)| kv.mod_revision).max();
+        let written = kvs().map(|(_, kv)| kv).filter(|kv| kv.create_revision < kv.mod_revision);
+        let last = written.filter(|kv| Some(kv.mod_revision) >= left && kv.mod_revision > self.base);
+        let ours: Vec<i64> = last.map(|kv| kv.create_revision).filter(|number| self.waiting.contains(number)).collect();
+        if !ours.is_empty() {
+            let frontier = self.frontier(0);
+            self.inside
+                .extend(ours.into_iter().filter(|number| *number <= frontier && self.tickets.contains_key(number)));
+        }
     }
 
     fn apply(&mut self, name: &str, event: &Event) {
@@ -100,6 +120,7 @@ impl Followed {
             EventType::Delete => {
                 if let Some(made) = self.made.remove(&kv.key) {
                     self.tickets.remove(&made);
+                    self.inside.remove(&made);
                 }
             }
         }
@@ -113,8 +134,9 @@ impl Followed {
             Some(Ok(ticket)) => (ticket.record.weight, ticket.record.capacity),
             Some(Err(_)) => (line::WHOLE, line::WHOLE),
         };
+        let native = keys::split(&kv.key).is_some_and(|(_, shape)| shape.id.is_some());
         self.made.insert(kv.key.clone(), kv.create_revision);
-        self.tickets.insert(kv.create_revision, Slim { key: kv.key.clone(), weight, capacity });
+        self.tickets.insert(kv.create_revision, Slim { key: kv.key.clone(), weight, capacity, native });
     }
 
     /// The number of the last ticket that is inside; without `gone`, if that is one of them.
@@ -181,16 +203,29 @@ impl Followed {
         self.inside.remove(&number);
     }
 
+    /// Whoever comes in when the ticket with this number leaves: all that is known up to their own revisions has everybody ahead of
+    /// them.
+    fn coming(&self, leaving: i64) -> impl Iterator<Item = (&i64, &Slim)> {
+        let known = self.read && self.tickets.contains_key(&leaving);
+        let (now, then) = if known { (self.frontier(0), self.frontier(leaving).min(self.revision)) } else { (0, 0) };
+        let coming = self.tickets.range(now + 1..).take_while(move |(number, _)| **number <= then);
+        coming.filter(move |(number, _)| **number != leaving)
+    }
+
+    /// Whoever waits in another client and comes in when that ticket leaves: key and number.
+    pub(super) fn next_elsewhere(&self, leaving: i64) -> Vec<(Bytes, i64)> {
+        let others = self.coming(leaving).filter(|(number, ticket)| ticket.native && !self.waiting.contains(number));
+        others.take(MOST_ELSEWHERE).map(|(number, ticket)| (ticket.key.clone(), *number)).collect()
+    }
+
     /// Whoever waits here and comes in when the ticket with this number leaves: key and number. They ask nothing themselves
     /// until [`handed`](Followed::handed) or [`give_up`](Followed::give_up) tells them.
     pub(super) fn next_after(&mut self, leaving: i64) -> Vec<(Bytes, i64)> {
-        if !self.read || self.waiting.is_empty() || !self.tickets.contains_key(&leaving) {
+        if self.waiting.is_empty() {
             return Vec::new();
         }
-        // What is known up to a ticket's own revision has everybody ahead of it.
-        let (now, then) = (self.frontier(0), self.frontier(leaving).min(self.revision));
-        let coming = self.tickets.range(now + 1..).take_while(|(number, _)| **number <= then);
-        let ours = coming.filter(|(number, _)| self.waiting.contains(number) && !self.soon.contains(number));
+        let ours =
+            self.coming(leaving).filter(|(number, _)| self.waiting.contains(number) && !self.soon.contains(number));
         let next: Vec<(Bytes, i64)> =
             ours.take(MOST_NEXT).map(|(number, ticket)| (ticket.key.clone(), *number)).collect();
         self.soon.extend(next.iter().map(|(_, number)| *number));
@@ -256,6 +291,8 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Kind;
+    use crate::store::note::Record;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -360,6 +397,74 @@ mod tests {
         assert_eq!(turns(&line, &[7, 8]), [Turn::Inside, Turn::NotYet]);
         line.forget(TicketId::new(), 7);
         assert_eq!(line.turn(7), Turn::Maybe, "nobody waits for it any more: it asks as anybody else");
+    }
+
+    fn written(lease: i64, made: i64, at: i64) -> Event {
+        Event { r#type: EventType::Put.into(), kv: Some(KeyValue { mod_revision: at, ..kv(lease, made) }) }
+    }
+
+    #[test]
+    fn who_was_seen_by_a_leave_elsewhere_is_inside() {
+        let line = || {
+            let mut line = Followed::default();
+            line.read("a", &[kv(2, 5), kv(3, 6), kv(4, 7)], 7);
+            line.wait(6);
+            line
+        };
+        let mut seen = line();
+        seen.told("a", vec![delete(2, 9), written(3, 6, 9)]);
+        assert_eq!(turns(&seen, &[6, 7]), [Turn::Inside, Turn::NotYet]);
+        seen.forget(TicketId::new(), 6);
+        assert_eq!(seen.turn(6), Turn::Maybe);
+        let mut changed = line();
+        changed.told("a", vec![written(3, 6, 8)]);
+        assert_eq!(changed.turn(6), Turn::NotYet, "it said something else of itself, and is not first");
+        changed.told("a", vec![written(3, 6, 9), delete(2, 10)]);
+        assert_eq!(changed.turn(6), Turn::Maybe, "it was seen before it was first");
+        let mut another = line();
+        another.told("a", vec![delete(2, 9), written(4, 7, 9)]);
+        assert_eq!(turns(&another, &[6, 7]), [Turn::Maybe, Turn::NotYet]);
+        let mut put_out = line();
+        put_out.told("a", vec![delete(2, 9), written(3, 6, 9), delete(3, 10)]);
+        assert_eq!(put_out.turn(6), Turn::Gone);
+        let mut put_out_later = line();
+        put_out_later.told("a", vec![delete(2, 9), written(3, 6, 9)]);
+        put_out_later.told("a", vec![delete(3, 10)]);
+        assert_eq!(put_out_later.turn(6), Turn::Gone);
+        let mut missed = line();
+        missed.gap();
+        missed.told("a", vec![delete(2, 9), written(3, 6, 9)]);
+        missed.read("a", &[kv(3, 6), kv(4, 7)], 10);
+        assert_eq!(missed.turn(6), Turn::Maybe, "what was told before it was read may not be all");
+    }
+
+    #[test]
+    fn a_leave_writes_the_next_one_of_another_client_anew() {
+        let native = |lease: i64, made: i64| {
+            let key = format!("a/{lease:x}-{}", TicketId::new()).into();
+            KeyValue { key, ..kv(lease, made) }
+        };
+        let (next, last) = (native(3, 6), native(4, 7));
+        let mut line = Followed::default();
+        assert_eq!(line.next_elsewhere(5), [], "it has not been read");
+        line.read("a", &[kv(2, 5), next.clone(), last.clone()], 7);
+        assert_eq!(line.next_elsewhere(5), [(next.key.clone(), 6)]);
+        assert_eq!(line.next_elsewhere(6), [], "nobody comes in by it");
+        // A reader that comes in because a writer ahead of it gives up is not that writer.
+        let reader = |kv: KeyValue| {
+            let record = Record { kind: Kind::Read, weight: 1, ..Record::foreign("somebody", b"") };
+            KeyValue { value: record.to_bytes().into(), ..kv }
+        };
+        let mut readers = Followed::default();
+        readers.read("a", &[reader(native(2, 5)), next.clone(), reader(last.clone())], 7);
+        assert_eq!(readers.next_elsewhere(6), [(last.key.clone(), 7)]);
+        line.wait(6);
+        assert_eq!(line.next_elsewhere(5), [], "it waits here");
+        line.told("a", vec![delete(2, 8)]);
+        assert_eq!(line.next_elsewhere(6), [(last.key.clone(), 7)]);
+        let gone = KeyValue { create_revision: 0, mod_revision: 10, ..last };
+        line.told("a", vec![put(5, 9), Event { r#type: EventType::Delete.into(), kv: Some(gone) }]);
+        assert_eq!(line.next_elsewhere(6), [], "another program's would not know what it means");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Handing a lock over within one client: a leave looks for the next one that waits here, and takes an enter along that is about to
-//! be sent.
+//! Handing a lock over: a leave looks for the next one that waits here, and takes an enter along that is about to be sent. The next
+//! one that waits in another client is written anew, as it is: that client is told by its watch that the leave has seen it,
+//! and need not ask.
 
 use super::fault::Fault;
 use super::hub::{Entry, Hub};
@@ -62,6 +63,8 @@ pub(super) struct HandOver {
     entry: Arc<Entry>,
     leaving: i64,
     pub(super) next: Vec<(Bytes, i64)>,
+    /// Those who come in by it and wait elsewhere.
+    pub(super) elsewhere: Vec<(Bytes, i64)>,
     /// An enter that it takes along. Only one: tickets of one revision would have the same number.
     pub(super) parked: Option<Parked>,
     /// It took the one out, and saw these, or did not.
@@ -79,17 +82,17 @@ impl Drop for HandOver {
 }
 
 impl Hub {
-    /// Where a line is followed: who comes in when this ticket leaves and waits here. They rely on the leave to look for them.
+    /// Where a line is followed: who comes in when this ticket leaves. Those who wait here rely on the leave to look for them.
     pub(super) fn hand_over(&self, name: &Name, leaving: i64) -> Option<HandOver> {
         let entry = self.line(name)?;
         let mut state = entry.lock();
-        let next = state.line.next_after(leaving);
-        if next.is_empty() {
+        let (elsewhere, next) = (state.line.next_elsewhere(leaving), state.line.next_after(leaving));
+        if next.is_empty() && elsewhere.is_empty() {
             return None;
         }
         let parked = state.parked.pop_front();
         drop(state);
-        Some(HandOver { entry, leaving, next, parked, seen: None })
+        Some(HandOver { entry, leaving, next, elsewhere, parked, seen: None })
     }
 
     /// Where somebody of this line was let in a moment ago: its leave may take this enter along. Otherwise it is given back.

@@ -27,8 +27,7 @@ impl Shared {
         }
     }
 
-    /// Leaves, and looks in the same transaction for whoever comes in by it and waits here: that one need not ask. An enter of the
-    /// same line that is about to be sent travels with it. Nothing where there is nobody to come in, or the ticket was not
+    /// Leaves, and looks in the same transaction for whoever comes in by it: that one need not ask. An enter of the same line that is about to be sent travels with it. Nothing where there is nobody to come in, or the ticket was not
     /// there. One round trip.
     async fn hand_over(self: &Arc<Self>, place: &Place) -> Result<bool> {
         let known = |ours: &Ours| Some((ours.key.clone(), ours.made.filter(|_| ours.under_way.is_none())?));
@@ -37,6 +36,10 @@ impl Shared {
         let Some(mut hand_over) = self.hub.hand_over(&place.name, made) else { return Ok(false) };
         let mut question = txn::take_out(&key, Some(made));
         question.success.extend(hand_over.next.iter().map(|(key, _)| txn::look_at(key)));
+        // A key may be named only once among what is written, and the enter may name it.
+        let named = |key: &Bytes| hand_over.parked.as_ref().is_some_and(|parked| txn::deletes(&parked.question, key));
+        let elsewhere = hand_over.elsewhere.iter().filter(|(key, _)| !named(key));
+        question.success.extend(elsewhere.map(|(key, made)| txn::touch(key, *made)));
         let answer = match hand_over.parked.take() {
             None => self.ask(question).await?,
             Some(parked) => match self.ask(txn::together(question, parked.question)).await {

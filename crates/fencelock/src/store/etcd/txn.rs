@@ -56,12 +56,25 @@ fn compare(
 }
 
 pub(super) fn put(key: &Bytes, value: Vec<u8>, lease: i64) -> RequestOp {
-    let put = PutRequest { key: key.clone(), value: value.into(), lease };
+    let put = PutRequest { key: key.clone(), value: value.into(), lease, ..PutRequest::default() };
     RequestOp { request: Some(Request::RequestPut(put)) }
+}
+
+/// Writes a key as it is, if it was made in that revision: whoever watches it is told that it was there.
+pub(super) fn touch(key: &Bytes, revision: i64) -> RequestOp {
+    let put = PutRequest { key: key.clone(), ignore_value: true, ignore_lease: true, ..PutRequest::default() };
+    let success = vec![RequestOp { request: Some(Request::RequestPut(put)) }];
+    nested(TxnRequest { compare: vec![made_in(key, revision)], success, failure: Vec::new() })
 }
 
 pub(super) fn delete(key: &Bytes) -> RequestOp {
     RequestOp { request: Some(Request::RequestDeleteRange(DeleteRangeRequest { key: key.clone() })) }
+}
+
+/// Whether it may delete this key.
+pub(super) fn deletes(txn: &TxnRequest, key: &Bytes) -> bool {
+    let one = |op: &RequestOp| matches!(&op.request, Some(Request::RequestDeleteRange(delete)) if delete.key == *key);
+    txn.success.iter().chain(&txn.failure).any(one)
 }
 
 pub(super) fn read(range: &Range) -> RequestOp {
