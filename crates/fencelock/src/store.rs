@@ -127,12 +127,17 @@ macro_rules! id_type {
             pub const fn as_bytes(&self) -> &[u8; 16] {
                 &self.0
             }
+
+            /// What it is written as.
+            pub(crate) fn digits(&self) -> [u8; 32] {
+                hex(self.0)
+            }
         }
 
         impl fmt::Display for $name {
             /// 32 hex digits.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(std::str::from_utf8(&hex(self.0)).unwrap_or_default())
+                f.write_str(std::str::from_utf8(&self.digits()).unwrap_or_default())
             }
         }
     };
@@ -720,18 +725,18 @@ pub fn check_batch(batch: &[Enter], capability: &Capability) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     for (i, ticket) in batch.iter().enumerate() {
-        let name = ticket.place.name.shown();
+        let name = || ticket.place.name.shown();
         if batch[..i].iter().any(|other| other.place.name.key() == ticket.place.name.key()) {
-            return Err(Error::new(ErrorKind::InvalidInput, "the same name twice in one call").named(name));
+            return Err(Error::new(ErrorKind::InvalidInput, "the same name twice in one call").named(name()));
         }
         if ticket.weight == 0 || ticket.weight > ticket.capacity || ticket.capacity > crate::line::WHOLE {
             let message = format!("a weight of {} does not fit a capacity of {}", ticket.weight, ticket.capacity);
-            return Err(Error::new(ErrorKind::InvalidInput, message).named(name));
+            return Err(Error::new(ErrorKind::InvalidInput, message).named(name()));
         }
         let readers_only = capability.weights == Weights::ReadWrite && ticket.capacity != crate::line::WHOLE;
         if readers_only || (capability.weights == Weights::Whole && ticket.weight != ticket.capacity) {
             let kept = if readers_only { "permits" } else { "readers and no permits" };
-            return Err(Error::new(ErrorKind::Unsupported, format!("this store keeps no {kept}")).named(name));
+            return Err(Error::new(ErrorKind::Unsupported, format!("this store keeps no {kept}")).named(name()));
         }
     }
     Ok(())

@@ -336,12 +336,53 @@ async fn every_key_expires() {
         assert_eq!(keys, ["fencelock:{a}"]);
         let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
         assert!((55_000..=60_000).contains(&left), "{left}");
-        let alone = ticket("a");
-        enter(&store, &alone).await.unwrap();
+        // What is used again and again need not be told each time when it expires.
+        for name in ["a", "a", "a", "b", "b", "b"] {
+            let key = format!("fencelock:{{{name}}}");
+            let mut alone = ticket(name);
+            alone.lease = lease;
+            enter(&store, &alone).await.unwrap();
+            let left: i64 = server.command(&["PTTL", &key]);
+            let lease = i64::try_from(lease.as_millis()).unwrap();
+            assert!(left >= lease + 55_000, "{key} with {lease}: {left}");
+            assert!(left <= lease.max(160_000) + 60_000, "{key} with {lease}: {left}");
+            store.leave(&[alone.place]).await.unwrap();
+            let left: i64 = server.command(&["PTTL", &key]);
+            assert!((55_000..=220_000).contains(&left), "{key} with {lease}: {left}");
+        }
+        let once: i64 = {
+            let mut once = ticket("once");
+            once.lease = lease;
+            enter(&store, &once).await.unwrap();
+            store.leave(&[once.place]).await.unwrap();
+            server.command(&["PTTL", "fencelock:{once}"])
+        };
+        assert!((55_000..=60_000 + 30_000).contains(&once), "a name used once with {lease:?}: {once}");
+        let _: i64 = server.command(&["DEL", "fencelock:{b}", "fencelock:{once}"]);
+    }
+}
+
+/// Its key is still there then, with its number; nobody is in the line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ended_is_over_although_its_key_lives_on() {
+    let server = Server::start();
+    let (_a, store) = client(&server.url()).await;
+    let (mut dead, mut last) = (ticket("a"), 0);
+    dead.lease = Duration::from_millis(200);
+    for _ in 0..3 {
+        let Entered::Admitted { token, .. } = enter(&store, &dead).await.unwrap() else { panic!("not alone") };
+        assert!(token > last);
+        last = token;
+        tokio::time::sleep(Duration::from_millis(250)).await;
         let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
-        assert!((25_000..=30_000).contains(&left), "{left}");
-        store.leave(&[alone.place]).await.unwrap();
-        let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
-        assert!((55_000..=60_000).contains(&left), "{left}");
+        assert!(left > 55_000, "the number goes with the lease: {left}");
+        let mut next = ticket("a");
+        next.queue = false;
+        let Entered::Admitted { token, .. } = enter(&store, &next).await.unwrap() else { panic!("somebody is there") };
+        assert!(token > last);
+        last = token;
+        assert_eq!(store.leave(&[dead.place.clone()]).await.unwrap(), [Presence::Gone]);
+        assert_eq!(store.leave(&[next.place]).await.unwrap(), [Presence::There]);
+        dead.place.id = TicketId::new();
     }
 }

@@ -41,9 +41,9 @@ impl Nodes {
         let keys: Vec<String> = self.0[node].command(&["KEYS", "fencelock:{a}*"]);
         keys.iter()
             .filter(|key| {
-                // The short form of a line that somebody is in has more than its last number.
+                // The short form of a line that somebody is in has more than its last number and how long that lives.
                 let kind: String = self.0[node].command(&["TYPE", key]);
-                kind != "string" || self.0[node].command::<String>(&["GET", key]).split(' ').count() > 2
+                kind != "string" || self.0[node].command::<String>(&["GET", key]).split(' ').count() > 3
             })
             .count()
     }

@@ -20,7 +20,7 @@ impl Limiters for RedisStore {
             let mut call = Call::beside(&script::LIMIT, format!("fencelock:bucket:{{{bucket}}}"));
             let rule = &ask.rule;
             let numbers = [u64::from(rule.leaky), rule.cost, rule.give, rule.room, rule.free, ask.count, ask.at_most];
-            numbers.iter().for_each(|number| call.arg(number.to_string()));
+            numbers.iter().for_each(|number| call.arg(number));
             let answer: String = redis::from_redis_value(self.shared.call(call).await?).map_err(|_| unreadable())?;
             let (granted, wait) = answer.split_once(' ').ok_or_else(unreadable)?;
             Ok(Verdict { granted: granted == "1", wait: number(Some(wait))? })
@@ -51,7 +51,7 @@ impl Registers for RedisStore {
     ) -> BoxFuture<'a, Result<Option<u64>>> {
         Box::pin(async move {
             let mut call = Call::beside(&script::STORE_IF, register(name));
-            call.arg(version.to_string());
+            call.arg(version);
             call.arg(write.to_string());
             call.arg(if value.is_some() { "1" } else { "0" });
             call.arg(value.unwrap_or_default());

@@ -130,7 +130,7 @@ impl Live {
 
     /// The same, with the server's own words if it refuses.
     pub(super) async fn try_call(&self, call: &Call) -> redis::RedisResult<Value> {
-        match self.try_send(&call.by_hash()).await {
+        match self.try_send(call.by_hash()).await {
             Err(error) if error.kind() == redis::ServerErrorKind::NoScript.into() => {
                 self.try_send(&call.in_full()).await
             }

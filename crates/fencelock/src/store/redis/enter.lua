@@ -8,8 +8,9 @@
 local clock = redis.call('TIME')
 local short
 
--- The short way into an empty line: TIME, GET, PSETEX, EXISTS (and one more EXISTS for a name that is new). Numbers of 16
--- digits, which they have until the year 2286, are compared as they stand: that is cheaper than to make numbers of them.
+-- The short way into an empty line: TIME, GET, SET, EXISTS (and one more EXISTS for a name that is new). Numbers of 16
+-- digits, which they have until the year 2286, are compared as they stand: that is cheaper than to make numbers of them. So
+-- is the time until which the key lives long enough as it is: to set when it expires costs as much as to set the key.
 if #ARGV == 2 then
   local us = clock[2]
   if #us < 6 then us = string.rep('0', 6 - #us) .. us end
@@ -18,14 +19,25 @@ if #ARGV == 2 then
   short = redis.call('GET', key)
   local free
   if short then
-    free = #short == 18 and #empty == 18 and string.byte(short) == 49 and short < empty
+    free = #short == 29 and #empty == 18 and string.byte(short) == 49 and short < empty
   elseif EACH == 1 then
     free = #empty == 18 and redis.call('EXISTS', key .. ':t', key .. ':q', key .. ':x') == 0
   else
     free = #empty == 18 and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0
   end
   if free then
-    redis.call('PSETEX', key, ARGV[1], empty .. ' ' .. ARGV[2])
+    if #ARGV[1] > 5 then
+      redis.call('PSETEX', key, ARGV[1] + 60000, empty .. ' ---------- ' .. ARGV[2])
+    elseif not short then
+      redis.call('PSETEX', key, ARGV[1] + 60000, empty .. ' 0000000000 ' .. ARGV[2])
+    else
+      local lives = string.sub(short, 20)
+      if clock[1] <= lives then
+        redis.call('SET', key, empty .. ' ' .. lives .. ' ' .. ARGV[2], 'KEEPTTL')
+      else
+        redis.call('PSETEX', key, '220000', empty .. ' ' .. string.format('%010d', clock[1] + 59) .. ' ' .. ARGV[2])
+      end
+    end
     if redis.call('EXISTS', WATCH) == 1 then
       local said = 'e ' .. key .. ' ' .. string.sub(ARGV[2], 34)
       redis.call(PUBLISH, key .. ':changes', said)

@@ -190,9 +190,9 @@ impl Shared {
 
     pub(super) fn look_call(places: &[Place]) -> Call {
         let mut call = Call::new(&script::RENEW, places.len(), places.len() * 3);
+        places.iter().for_each(|place| call.line(&place.name));
         for place in places {
-            call.line(&place.name);
-            call.arg(place.id.to_string());
+            call.id(place.id);
             call.arg("0");
             call.arg("0");
         }

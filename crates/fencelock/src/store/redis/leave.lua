@@ -5,15 +5,22 @@
 
 local short
 
--- The short way out for a ticket that is alone: GET, PSETEX, EXISTS. The key is there, so its lease has not ended.
+-- The short way out for a ticket that is alone: GET, SET, EXISTS. It is there, so nobody came after it, and its lease has
+-- not ended, or nobody has looked since: it was the last one either way.
 if #ARGV == 1 then
   local key = KEYS[1]
   short = redis.call('GET', key)
-  if short and string.sub(short, 20, 51) == ARGV[1] then
+  if short and string.sub(short, 31, 62) == ARGV[1] then
+    local done
+    if string.byte(short, 20) ~= 45 then
+      done = redis.pcall('SET', key, string.sub(short, 1, 29), 'KEEPTTL')
+    else
+      done = redis.pcall('PSETEX', key, '60000', string.sub(short, 1, 18) .. ' 0000000000')
+    end
     -- Memory that is short must not keep anybody from leaving.
-    if redis.pcall('PSETEX', key, '60000', string.sub(short, 1, 18)).err then redis.call('DEL', key) end
+    if done.err then redis.call('DEL', key) end
     if redis.call('EXISTS', WATCH) == 1 then
-      local said = 'f ' .. key .. ' ' .. string.sub(short, 53)
+      local said = 'f ' .. key .. ' ' .. string.sub(short, 64)
       redis.call(PUBLISH, key .. ':changes', said)
       if EVERYWHERE then redis.call(PUBLISH, EVERYWHERE, said) end
     end

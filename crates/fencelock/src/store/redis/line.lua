@@ -2,9 +2,12 @@
 -- (us of the server's clock) and `time` (the same in 16 digits).
 --
 -- Keys of one line (all in one slot: the name stands in braces):
---   fencelock:{name}    string, the short form: "1 number" is an empty line and its last number, "1 number entry" a ticket
---                       that is alone since then, "1 number record" one that is alone and was renewed or changed; the key
---                       expires with the lease. No other key exists then.
+--   fencelock:{name}    string, the short form: "1 number until" is an empty line and its last number, "1 number until entry"
+--                       a ticket that is alone since then, "1 number until record" one that is alone and was renewed or
+--                       changed. No other key exists then. The key expires a minute after the lease, or later: up to
+--                       the second `until` it will live for another 160 s at least, enough for any lease below 100 s,
+--                       so that it can be written over and over without saying when it expires. "----------" there is
+--                       a lease that is longer; its key would outlive it by far, so leaving it says when it expires.
 --   fencelock:{name}:t  hash, the long form, of a line with company (or with numbers ahead of the clock):
 --       s     "1", then as doubles: the last number given out, the capacity, the weight inside, how many are inside, how
 --             many wait, no lease inside ends before this (us), when the keys expire (ms), the latest such end that
@@ -87,9 +90,9 @@ local function read(at, id, short)
   if short == nil then short = call('GET', key) end
   if short then
     if sub(short, 1, 2) ~= '1 ' then error('FENCELOCK LAYOUT ' .. string.match(short, '^%S*')) end
-    line.n = #short >= 18 and tonumber(sub(short, 3, 18)) or damaged()
-    if #short > 18 then
-      local record = sub(short, 20)
+    line.n = #short >= 29 and tonumber(sub(short, 3, 18)) or damaged()
+    if #short > 29 then
+      local record = sub(short, 31)
       if sub(record, 17, 17) ~= ' ' then
         -- As it entered: everything happened at that moment.
         local entered = sub(short, 3, 18)
@@ -134,7 +137,7 @@ end
 -- An empty line keeps its last number for a while. Memory that is short must not keep anybody from leaving.
 local function empty(line)
   local lives = math.ceil((math.max(line.n - now, 0) + FLOOR) / 1000)
-  local done = redis.pcall('SET', line.key, '1 ' .. text(line.n), 'PX', string.format('%d', lives))
+  local done = redis.pcall('SET', line.key, '1 ' .. text(line.n) .. ' 0000000000', 'PX', string.format('%d', lives))
   if done.err then call('DEL', line.key) end
 end
 
@@ -320,8 +323,8 @@ end
 local function alone(line, id, record)
   if line.n > now then return unfold(line, id, record) end
   local expiry = expiry_of(record)
-  call('SET', line.key, '1 ' .. text(line.n) .. ' ' .. record, 'PX',
-    string.format('%d', math.max(math.ceil((expiry - now) / 1000), 1)))
+  call('SET', line.key, '1 ' .. text(line.n) .. ' ---------- ' .. record, 'PX',
+    string.format('%d', math.max(math.ceil((expiry - now + FLOOR) / 1000), 1)))
   if line.long then call('DEL', line.hash, line.queue, line.lapse) end
   line.i, line.m, line.w, line.x, line.holder = weight_of(record), 1, 0, expiry, ''
   line.sole, line.first, line.long, line.emptied = id, record, nil, nil

@@ -12,14 +12,23 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'=');
 /// What a client says of a ticket: see the head of `line.lua`.
 pub(super) fn entry(ticket: &Enter, inbox: &str) -> String {
     let mut entry = String::with_capacity(256);
-    let (lease, waiting) = (micros(ticket.lease), micros(waiting_lease(ticket.lease)));
-    let (id, queue) = (ticket.place.id, u8::from(ticket.queue));
-    let _ = write!(entry, "{id} {:07} {:07} {lease} {waiting} {queue} ", ticket.weight, ticket.capacity);
-    for word in [inbox, ticket.kind.mode().as_str()] {
-        entry.push_str(word);
+    let id = ticket.place.id.digits();
+    entry.push_str(text(&id));
+    for (number, digits) in [
+        (u64::from(ticket.weight), 7),
+        (u64::from(ticket.capacity), 7),
+        (micros(ticket.lease), 1),
+        (micros(waiting_lease(ticket.lease)), 1),
+        (u64::from(ticket.queue), 1),
+    ] {
         entry.push(' ');
+        push_number(&mut entry, number, digits);
     }
-    let _ = write!(entry, "{} ", ticket.owner);
+    for word in [inbox, ticket.kind.mode().as_str(), text(&ticket.owner.digits())] {
+        entry.push(' ');
+        entry.push_str(word);
+    }
+    entry.push(' ');
     write_note(&mut entry, &ticket.note);
     if !ticket.held.is_empty() {
         let held: Vec<&str> = ticket.held.iter().map(crate::name::Name::key).collect();
@@ -29,6 +38,27 @@ pub(super) fn entry(ticket: &Enter, inbox: &str) -> String {
         let _ = write!(entry, " name={}", utf8_percent_encode(long, ESCAPED));
     }
     entry
+}
+
+fn text(digits: &[u8; 32]) -> &str {
+    std::str::from_utf8(digits).unwrap_or_default()
+}
+
+/// In so many digits at least. This is written for every lock: by hand it costs a fifth of what the formatter takes.
+fn push_number(text: &mut String, mut number: u64, digits: usize) {
+    let mut all = [b'0'; 20];
+    let mut at = all.len();
+    while number > 0 || all.len() - at < digits {
+        at -= 1;
+        all[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    text.push_str(std::str::from_utf8(&all[at..]).unwrap_or_default());
+}
+
+/// In whole milliseconds; never less than was asked for.
+pub(super) fn millis(lease: Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// The server counts whole microseconds; never less than was asked for.
@@ -50,7 +80,8 @@ pub(super) fn note(note: &Note) -> String {
 
 fn write_note(text: &mut String, note: &Note) {
     push(text, "host=", &note.host);
-    let _ = write!(text, " pid={}", note.pid);
+    text.push_str(" pid=");
+    push_number(text, u64::from(note.pid), 1);
     push(text, " id=", &note.identity);
     for (key, value) in [(" why=", &note.reason), (" value=", &note.value)] {
         if let Some(value) = value {

@@ -64,7 +64,7 @@ impl Shared {
 
     async fn ask_replicas(&self, pooled: Pooled, call: &Call, wanted: usize, within: Duration) -> Result<Value> {
         let address = &self.connections.address;
-        let (mut answer, mut confirmed) = self.ask_once(&pooled.live, &call.by_hash(), wanted, within).await;
+        let (mut answer, mut confirmed) = self.ask_once(&pooled.live, call.by_hash(), wanted, within).await;
         if answer.as_ref().is_err_and(|error| error.kind() == redis::ServerErrorKind::NoScript.into()) {
             (answer, confirmed) = self.ask_once(&pooled.live, &call.in_full(), wanted, within).await;
         }

@@ -1,7 +1,10 @@
 //! The scripts: one for each verb, in files of their own, and how a call of one is put together.
 
 use crate::name::Name;
-use redis::Cmd;
+use crate::store::TicketId;
+use redis::{Arg, Cmd, RedisWrite, ToRedisArgs};
+use std::io::Write as _;
+use std::str::from_utf8;
 use std::sync::LazyLock;
 
 /// Stands in each script where what all of them share is put.
@@ -62,9 +65,12 @@ scripts! {
     STORE_IF = "store_if.lua";
 }
 
-/// The first key of a line; the others begin with it.
+/// What stands around a name's key in the first key of its line; the others begin with that.
+const LINE_KEY: [&str; 2] = ["fencelock:{", "}"];
+
+/// The first key of a line.
 pub(super) fn line_key(key: &str) -> String {
-    format!("fencelock:{{{key}}}")
+    [LINE_KEY[0], key, LINE_KEY[1]].concat()
 }
 
 /// The channel on which changes of a line are told while somebody watches it.
@@ -93,86 +99,109 @@ pub(super) fn name_in(key: &str) -> Option<&str> {
     key.strip_prefix("fencelock:{")?.split_once('}').map(|(name, _)| name)
 }
 
-/// One call of a script.
+/// One call of a script, put together as it is sent: it is made for every lock and every release.
 pub(super) struct Call {
     script: &'static Script,
-    /// The first key of each ticket's line.
-    keys: Vec<String>,
-    args: Vec<Vec<u8>>,
-    /// For a cluster: all of its lines are one, and the key that marks a watched line is where the line is.
-    sharded: bool,
+    cmd: Cmd,
+    /// How many lines it is about.
+    lines: usize,
     /// Whether it is about a key that belongs to no line.
     beside: bool,
 }
 
+/// What stands before the first key: the command, the script's hash, and how many keys there are.
+const HEAD: usize = 3;
+
 impl Call {
+    /// A call about so many lines, with so many other words. The lines come first.
     pub(super) fn new(script: &'static Script, lines: usize, args: usize) -> Call {
-        Call { script, keys: Vec::with_capacity(lines), args: Vec::with_capacity(args), sharded: false, beside: false }
+        let mut cmd = Cmd::with_capacity(HEAD + lines + args, 64 + lines * 64 + args * 128);
+        cmd.arg("EVALSHA").arg(&script.plain.hash).arg(lines);
+        Call { script, cmd, lines, beside: false }
     }
 
     /// A call about one key that belongs to no line.
     pub(super) fn beside(script: &'static Script, key: String) -> Call {
-        Call { script, keys: vec![key], args: Vec::new(), sharded: false, beside: true }
+        let mut call = Call::new(script, 1, 8);
+        call.cmd.arg(key);
+        Call { beside: true, ..call }
     }
 
-    /// One more ticket, of this line.
+    /// One more line.
     pub(super) fn line(&mut self, name: &Name) {
-        self.keys.push(line_key(name.key()));
+        debug_assert!(self.cmd.args_iter().len() < HEAD + self.lines, "the lines come first");
+        let mut word = self.cmd.writer_for_next_arg();
+        for part in [LINE_KEY[0], name.key(), LINE_KEY[1]] {
+            // Into memory: it does not fail.
+            let _ = word.write_all(part.as_bytes());
+        }
     }
 
-    pub(super) fn arg(&mut self, arg: impl Into<Vec<u8>>) {
-        self.args.push(arg.into());
+    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) {
+        debug_assert!(self.cmd.args_iter().len() >= HEAD + self.lines, "the lines come first");
+        self.cmd.arg(arg);
     }
 
-    /// The same for a cluster. All of its lines have to be one.
-    pub(super) fn sharded(mut self) -> Call {
-        debug_assert!(self.keys.iter().all(|line| *line == self.keys[0]), "lines of one slot: {:?}", self.keys);
-        self.sharded = true;
-        self
+    pub(super) fn id(&mut self, id: TicketId) {
+        self.arg(&id.digits()[..]);
+    }
+
+    fn words(&self) -> impl Iterator<Item = &[u8]> {
+        self.cmd.args_iter().map(|word| match word {
+            Arg::Simple(word) => word,
+            _ => Default::default(),
+        })
+    }
+
+    /// The same for a cluster, where all keys are named, also the one that says that somebody watches. All of its lines have to
+    /// be one.
+    pub(super) fn sharded(self) -> Call {
+        if self.beside {
+            return self.of("EVALSHA", &self.script.sharded.hash);
+        }
+        let keys: Vec<&str> = self.words().skip(HEAD).take(self.lines).filter_map(|key| from_utf8(key).ok()).collect();
+        debug_assert!(keys.iter().all(|line| *line == keys[0]), "lines of one slot: {keys:?}");
+        let mut cmd = Cmd::new();
+        cmd.arg("EVALSHA").arg(&self.script.sharded.hash).arg(keys.len() * 4 + 1);
+        for key in &keys {
+            cmd.arg(key);
+            for which in [":t", ":q", ":x"] {
+                cmd.arg(format!("{key}{which}"));
+            }
+        }
+        cmd.arg(watch_key(keys.first().and_then(|key| name_in(key)).unwrap_or_default()));
+        for word in self.words().skip(HEAD + self.lines) {
+            cmd.arg(word);
+        }
+        Call { cmd, lines: self.lines * 4 + 1, ..self }
+    }
+
+    /// The same words, with another command.
+    fn of(&self, verb: &str, script: &str) -> Call {
+        let mut cmd = Cmd::new();
+        cmd.arg(verb).arg(script);
+        for word in self.words().skip(2) {
+            cmd.arg(word);
+        }
+        Call { cmd, ..*self }
     }
 
     /// The key that says where in a cluster it belongs.
     pub(super) fn key(&self) -> &str {
-        self.keys.first().map_or("", String::as_str)
-    }
-
-    fn text(&self) -> &Text {
-        if self.sharded { &self.script.sharded } else { &self.script.plain }
-    }
-
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let size = self.keys.iter().map(String::len).sum::<usize>() + self.args.iter().map(Vec::len).sum::<usize>();
-        let mut cmd = Cmd::with_capacity(self.keys.len() * 4 + self.args.len() + 4, size + script.len() + 64);
-        cmd.arg(verb).arg(script);
-        if self.sharded && !self.beside {
-            cmd.arg(self.keys.len() * 4 + 1);
-            for key in &self.keys {
-                cmd.arg(key);
-                for which in [":t", ":q", ":x"] {
-                    cmd.arg(format!("{key}{which}"));
-                }
-            }
-            cmd.arg(watch_key(name_in(&self.keys[0]).unwrap_or_default()));
-        } else {
-            cmd.arg(self.keys.len());
-            for key in &self.keys {
-                cmd.arg(key);
-            }
-        }
-        for arg in &self.args {
-            cmd.arg(arg);
-        }
-        cmd
+        self.words().nth(HEAD).and_then(|key| from_utf8(key).ok()).unwrap_or_default()
     }
 
     /// By its hash: what is sent as a rule.
-    pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.text().hash)
+    pub(super) fn by_hash(&self) -> &Cmd {
+        &self.cmd
     }
 
     /// In full: for a server that does not know it yet.
     pub(super) fn in_full(&self) -> Cmd {
-        self.command("EVAL", &self.text().source)
+        let hash = self.words().nth(1).unwrap_or_default();
+        let texts = [&self.script.plain, &self.script.sharded];
+        let text = texts.into_iter().find(|text| text.hash.as_bytes() == hash);
+        self.of("EVAL", text.map_or("", |text| &text.source)).cmd
     }
 }
 

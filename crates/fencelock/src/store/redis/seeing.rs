@@ -57,10 +57,8 @@ impl Shared {
     /// The counts and the first ticket of each of these lines: one round trip.
     async fn heads(self: &Arc<Self>, names: &[String]) -> Result<Vec<Found>> {
         let mut call = Call::new(&script::INSPECT, names.len(), names.len());
-        for name in names {
-            call.line(&Name::from_key(name, None));
-            call.arg("0");
-        }
+        names.iter().for_each(|name| call.line(&Name::from_key(name, None)));
+        names.iter().for_each(|_| call.arg("0"));
         Found::all(self.call(call).await?, names.len())
     }
 

@@ -12,9 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::AbortHandle;
 
-/// As much is kept back for company, an enter and a leave or so. With more, all tasks of a client would go in step: it would wait while the
-/// server works, and the server while it does.
-const SOON: usize = 400;
+/// As much is kept back for company, two or three locks and their releases. With more, all tasks of a client would go in step: it
+/// would wait while the server works, and the server while it does.
+const SOON: usize = 1000;
 /// As many requests may wait to be sent before whoever has another one waits as well.
 const WAITING: usize = 1024;
 

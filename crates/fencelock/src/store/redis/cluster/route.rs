@@ -33,7 +33,7 @@ impl Sent<'_> {
     /// One round trip. A node that is just being given the slot has to be told that we know.
     async fn to(self, live: &Live, asking: bool) -> RedisResult<Value> {
         match self {
-            Sent::Call(call) if asking => match live.try_ask(&call.by_hash()).await {
+            Sent::Call(call) if asking => match live.try_ask(call.by_hash()).await {
                 Err(error) if error.kind() == ServerErrorKind::NoScript.into() => live.try_ask(&call.in_full()).await,
                 answer => answer,
             },
@@ -269,7 +269,7 @@ fn by_node(cluster: &Cluster, parts: &[Part<Renew>]) -> Result<Vec<Request>> {
             requests.push(Request { node: owner, calls: redis::pipe(), which: Vec::new() });
             requests.len() - 1
         });
-        requests[at].calls.add_command(call.by_hash());
+        requests[at].calls.add_command(call.by_hash().clone());
         requests[at].which.push(which);
     }
     Ok(requests)
