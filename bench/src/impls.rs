@@ -59,6 +59,8 @@ impl Client {
             "postgres-session" => floors::session_url("postgres", addr),
             "mysql-session" => floors::session_url("mysql", addr),
             "redis" => redis_url(addr),
+            // Does not stay awake for an answer.
+            "redis-asleep" => format!("{}?spin=0", redis_url(addr)),
             "redis-cluster" if !addr.contains("://") => format!("redis+cluster://{addr}"),
             "redis-cluster" => addr.to_string(),
             "quorum" if addr.starts_with("quorum:") => addr.to_string(),

@@ -38,7 +38,9 @@ fn a_cycle_takes_no_more_system_calls_than_it_did() {
     for (lock, address, which, bound) in [
         ("memory", "-", "total", 1.5),
         ("sqlite", &file, "total", 22.0),
-        ("redis", &address, "total", 9.0),
+        // Awake, it looks for the answer as often as the time allows; what counts there is what it sends.
+        ("redis-asleep", &address, "total", 9.0),
+        ("redis", &address, "sendto", 2.2),
         ("zookeeper", &ensemble, "write", 3.0),
         ("etcd", &etcd.hosts(), "sendto", 2.5),
     ] {

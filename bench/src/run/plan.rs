@@ -122,7 +122,7 @@ pub(crate) const ROWS: &[Row] = &[
         "redis-one",
         Kind::Redis,
         own(1),
-        &["redis", "wire-redis", "floor-redis", "redisson-lock", "redisson-fair", "redsync", "rslock"],
+        &["redis", "redis-asleep", "wire-redis", "floor-redis", "redisson-lock", "redisson-fair", "redsync", "rslock"],
         REDIS_MORE,
         &[
             least("cycles_s", 0.85, &["wire-redis"]),

@@ -51,7 +51,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "everybody who reaches a Redis server",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "replicas"],
+        options: &["evictable", "replicas", "spin"],
     },
     Scheme {
         scheme: "rediss",
@@ -67,7 +67,7 @@ pub const SCHEMES: &[Scheme] = &[
         about: "a Redis server behind a socket file",
         feature: "redis",
         built_in: cfg!(feature = "redis"),
-        options: &["evictable", "replicas", "db", "user", "password"],
+        options: &["evictable", "replicas", "spin", "db", "user", "password"],
     },
     Scheme {
         scheme: "redis+sentinel",

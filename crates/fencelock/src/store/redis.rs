@@ -76,6 +76,7 @@ use tokio::sync::{Notify, watch};
 use waiters::{Standing, Waiters};
 
 mod answer;
+mod awake;
 mod beside;
 mod cluster;
 mod connection;
@@ -129,6 +130,7 @@ impl RedisStore {
             connections.check_each = Some((server.evictable, Duration::ZERO));
             connections.of_this_runtime().await?;
         } else {
+            connections.awake = server.awake;
             let live = connections.of_this_runtime().await?;
             open::check(&live, &connections.address, server.evictable, Duration::ZERO).await?;
         }

@@ -23,13 +23,17 @@ impl<S: AsyncWrite + Unpin> Together<S> {
         Together { stream, kept: Vec::new(), sent: 0, waited: false, most }
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn stream(&self) -> &S {
+        &self.stream
+    }
+
     #[cfg(all(test, feature = "etcd"))]
     pub(crate) fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 
     /// Whether there is nothing to be sent.
-    #[cfg(feature = "etcd")]
     pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }

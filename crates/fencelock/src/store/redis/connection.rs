@@ -1,6 +1,7 @@
 //! Connections: one for each runtime that calls, opened at its first call, and the library thread's own, which also carries
 //! the inbox. A connection that has failed, or left a question unanswered, is replaced at the next call.
 
+use super::awake::{Spin, UnderWay};
 use super::cluster::Cluster;
 use super::fault;
 use super::open;
@@ -31,6 +32,7 @@ const POOLED: usize = 32;
 pub(super) struct Live {
     /// Cheap to share, not so cheap to clone.
     connection: Arc<Way>,
+    under_way: UnderWay,
     end: Arc<End>,
     /// Whether its server may be found not to be the master any more: then no more of its answers count.
     followed: bool,
@@ -103,6 +105,7 @@ impl Live {
 
     async fn answer(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
         let mut connection = MultiplexedConnection::clone(&self.connection);
+        let _one = self.under_way.one();
         if !self.followed {
             return connection.send_packed_command(cmd).await;
         }
@@ -177,6 +180,8 @@ pub(super) struct Connections {
     pub(super) check_each: Option<(bool, Duration)>,
     /// How many replicas have to confirm what counts.
     pub(super) replicas: Option<usize>,
+    /// Whether a connection stays awake for the answer to a lone call.
+    pub(super) awake: Spin,
     slots: Mutex<HashMap<Id, Arc<Slot>>>,
     /// Every connection to a master that may be replaced by another one, and that may still be open, the library thread's
     /// included.
@@ -250,7 +255,7 @@ impl Connections {
     pub(super) fn new(dial: Dial, address: String) -> Connections {
         let (slots, open) = (Mutex::default(), Mutex::default());
         let (moved, over) = (Notify::new(), AtomicBool::new(false));
-        Connections { dial, address, check_each: None, replicas: None, slots, open, moved, over }
+        Connections { dial, address, check_each: None, replicas: None, awake: Spin::Never, slots, open, moved, over }
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -388,7 +393,9 @@ impl Connections {
             return Err(another());
         }
         let late = |_| redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        let connecting = async { timeout(CONNECT_WITHIN, Way::open(&client, config)).await.map_err(late)? };
+        let under_way = UnderWay::default();
+        let opening = Way::open(&client, config, self.awake, &under_way);
+        let connecting = async { timeout(CONNECT_WITHIN, opening).await.map_err(late)? };
         let way = match select(pin!(connecting), pin!(end.wait())).await {
             Either::Left((way, _)) => way.map_err(|error| fault::connecting(error, &self.address))?,
             Either::Right(_) if self.over.load(Ordering::Acquire) => return Err(another()),
@@ -396,7 +403,7 @@ impl Connections {
                 return Err(Error::new(ErrorKind::Unavailable, format!("{} hangs up at once", self.address)));
             }
         };
-        let live = Live { connection: Arc::new(way), end, followed };
+        let live = Live { connection: Arc::new(way), under_way, end, followed };
         if self.sentinels().is_some() {
             sentinel::check_master(&live, &self.address).await?;
             // Whoever finds the new master first takes the others along.

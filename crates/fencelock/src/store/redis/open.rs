@@ -1,5 +1,6 @@
 //! URLs of Redis servers, and what is asked of a server before anything is entrusted to it.
 
+use super::awake::Spin;
 use super::cluster::Cluster;
 use super::connection::{Dial, Live};
 use super::sentinel::Sentinels;
@@ -18,6 +19,8 @@ pub(super) struct Server {
     pub(super) evictable: bool,
     /// How many replicas have to confirm what counts.
     pub(super) replicas: Option<usize>,
+    /// Whether a connection stays awake for an answer.
+    pub(super) awake: Spin,
 }
 
 impl Server {
@@ -32,6 +35,7 @@ impl Server {
             Some(Ok(count @ 1..=100)) => Some(count),
             Some(_) => return Err(invalid("the option replicas is a number from 1 to 100")),
         };
+        let awake = options.get("spin").map_or(Ok(Spin::Nearby), |text| spin(text))?;
         let sentinels = match (url.strip_prefix("redis+sentinel://"), url.strip_prefix("rediss+sentinel://")) {
             (Some(rest), _) => Some(Sentinels::parse(rest, None, options)?),
             (_, Some(rest)) => Some(Sentinels::parse(rest, Some(Tls::new(options)?), options)?),
@@ -43,6 +47,7 @@ impl Server {
                 dial: Dial::Sentinels(Box::new(sentinels)),
                 evictable,
                 replicas,
+                awake,
             });
         }
         for (scheme, secure) in [("redis+cluster://", false), ("rediss+cluster://", true)] {
@@ -53,7 +58,7 @@ impl Server {
                 let tls = if secure { Some(Tls::new(options)?) } else { None };
                 let cluster = Cluster::parse(rest, tls, options)?;
                 let address = cluster.address();
-                return Ok(Server { address, dial: Dial::Cluster(Box::new(cluster)), evictable, replicas });
+                return Ok(Server { address, dial: Dial::Cluster(Box::new(cluster)), evictable, replicas, awake });
             }
         }
         // The crate's own message may repeat the URL, and with it a password.
@@ -74,8 +79,19 @@ impl Server {
             }
             _ => Client::open(info).map_err(|error| invalid("that address cannot be used").caused_by(error))?,
         };
-        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable, replicas })
+        Ok(Server { dial: Dial::One(Box::new(client)), address, evictable, replicas, awake })
     }
+}
+
+/// The longest that a connection stays awake.
+const LONGEST_SPIN: Duration = Duration::from_millis(10);
+
+fn spin(text: &str) -> Result<Spin> {
+    let spin = crate::duration::parse(text).map_err(|why| invalid(&format!("the option spin: {why}")))?;
+    if spin > LONGEST_SPIN {
+        return Err(invalid("the option spin is 10ms at most"));
+    }
+    Ok(if spin.is_zero() { Spin::Never } else { Spin::For(spin) })
 }
 
 /// How servers are spoken to over TLS.

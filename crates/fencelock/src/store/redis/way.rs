@@ -2,12 +2,14 @@
 //! With 64 tasks on one connection a lock and its release go from half a packet to a tenth of one, and with the packets goes what
 //! both sides spend on being woken.
 
+use super::awake::{AsSocket, Awake, Spin, UnderWay};
 use crate::store::together::Together;
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisResult};
 use std::io;
 use std::ops::Deref;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::AbortHandle;
@@ -43,13 +45,26 @@ impl Drop for Way {
 
 impl Way {
     /// One round trip to connect, and one to say who we are. Over TLS the crate does all of it.
-    pub(super) async fn open(client: &Client, config: AsyncConnectionConfig) -> RedisResult<Way> {
+    pub(super) async fn open(
+        client: &Client,
+        config: AsyncConnectionConfig,
+        awake: Spin,
+        under_way: &UnderWay,
+    ) -> RedisResult<Way> {
         let config = config.set_pipeline_buffer_size(WAITING).set_write_backpressure_boundary(SOON);
         let info = client.get_connection_info();
         match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Way::over(tcp((host, *port), info).await?, info, config).await,
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = tcp((host, *port), info).await?;
+                // A server has no other address than ours only where it is here.
+                let here = stream.peer_addr()?.ip() == stream.local_addr()?.ip();
+                Way::over(stream, info, config, awake.here(here), under_way).await
+            }
             #[cfg(unix)]
-            ConnectionAddr::Unix(path) => Way::over(tokio::net::UnixStream::connect(path).await?, info, config).await,
+            ConnectionAddr::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await?;
+                Way::over(stream, info, config, awake.here(true), under_way).await
+            }
             _ => {
                 let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
                 Ok(Way { connection, driver: None })
@@ -57,11 +72,27 @@ impl Way {
         }
     }
 
-    async fn over<S>(stream: S, info: &ConnectionInfo, config: AsyncConnectionConfig) -> RedisResult<Way>
+    async fn over<S>(
+        stream: S,
+        info: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+        spin: Option<Duration>,
+        under_way: &UnderWay,
+    ) -> RedisResult<Way>
+    where
+        S: AsyncRead + AsyncWrite + AsSocket + Send + Unpin + 'static,
+    {
+        let stream = Together::new(stream, SOON);
+        match spin {
+            None => Way::on(stream, info, config).await,
+            Some(spin) => Way::on(Awake::new(stream, under_way.clone(), spin), info, config).await,
+        }
+    }
+
+    async fn on<S>(stream: S, info: &ConnectionInfo, config: AsyncConnectionConfig) -> RedisResult<Way>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let stream = Together::new(stream, SOON);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         Ok(Way { connection, driver: Some(tokio::spawn(driver).abort_handle()) })
