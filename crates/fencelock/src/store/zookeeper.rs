@@ -246,8 +246,8 @@ impl Store for ZookeeperStore {
     }
 
     /// One round trip, two packets; one packet where somebody of ours waits in the line already, or where only we use it (the first
-    /// time that this turns out not to hold costs another round trip). A refusal costs another round
-    /// trip, the first ticket of a name as many more as its path has new parts, the first of a lease a session.
+    /// time that this turns out not to hold costs another round trip). A refusal costs another round trip, the first ticket of a
+    /// name as many more as its path has new parts, the first of a lease a session.
     fn enter<'a>(&'a self, batch: &'a [Enter]) -> BoxFuture<'a, Result<Vec<Entered>>> {
         Box::pin(async move {
             check_batch(batch, &self.capability())?;

@@ -27,8 +27,9 @@ impl Shared {
         }
     }
 
-    /// Leaves, and looks in the same transaction for whoever comes in by it: that one need not ask. An enter of the same line that is about to be sent travels with it. Nothing where there is nobody to come in, or the ticket was not
-    /// there. One round trip.
+    /// Leaves, and looks in the same transaction for whoever comes in by it: that one need not ask. An enter of the same line that
+    /// is about to be sent travels with it. Nothing where there is nobody to come in, or the ticket was not there. One round
+    /// trip.
     async fn hand_over(self: &Arc<Self>, place: &Place) -> Result<bool> {
         let known = |ours: &Ours| Some((ours.key.clone(), ours.made.filter(|_| ours.under_way.is_none())?));
         let known = self.tickets().get(&mine(place)).and_then(known);

@@ -194,7 +194,8 @@ impl Shared {
         Ok(left)
     }
 
-    /// One round trip; once, for a name that only we use, with a watch of its line; one more, after a `sync`, for a ticket that is not known here or may have a second node.
+    /// One round trip; once, for a name that only we use, with a watch of its line; one more, after a `sync`, for a ticket that is
+    /// not known here or may have a second node.
     async fn leave_one(self: &Arc<Self>, place: &Place) -> Result<Presence> {
         let uncertain = self.lines.with(place, |own| own.uncertain).unwrap_or(true);
         match self.known(place)? {
