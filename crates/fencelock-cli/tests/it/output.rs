@@ -206,7 +206,7 @@ sqlite:PATH
 redis://[USER:PASSWORD@]HOST[:PORT][/DB]
     for everybody who reaches a Redis server
     fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
-    options: namespace, label, evictable, replicas
+    options: namespace, label, evictable, replicas, spin
 rediss://[USER:PASSWORD@]HOST[:PORT][/DB]
     for the same over TLS
     fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
@@ -214,7 +214,7 @@ rediss://[USER:PASSWORD@]HOST[:PORT][/DB]
 redis+unix:///PATH
     for a Redis server behind a socket file
     fair; tokens grow over restarts, lost data included, while the server's clock does not go back; waiters are woken at once
-    options: namespace, label, evictable, replicas, db, user, password
+    options: namespace, label, evictable, replicas, spin, db, user, password
 redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/MASTER
     for the Redis master that the sentinels name
     fair; a failover may give two holders, with tokens that tell them apart; waiters are woken at once
