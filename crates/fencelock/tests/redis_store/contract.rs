@@ -373,6 +373,7 @@ async fn a_lease_that_ended_is_over_although_its_key_lives_on() {
         let Entered::Admitted { token, .. } = enter(&store, &dead).await.unwrap() else { panic!("not alone") };
         assert!(token > last);
         last = token;
+        // Whoever looks takes it out, and nobody is to have looked: there is nothing to wait for but the time.
         tokio::time::sleep(Duration::from_millis(250)).await;
         let left: i64 = server.command(&["PTTL", "fencelock:{a}"]);
         assert!(left > 55_000, "the number goes with the lease: {left}");

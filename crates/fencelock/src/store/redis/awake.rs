@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// So long where nothing else is said, on the server's own machine.
 pub(super) const NEARBY: Duration = Duration::from_micros(200);
-/// After so many answers in a row that did not come in time there is no more waiting for longer.
+/// After so many times in vain it is done for every 256th call, and no more seldom.
 const MOST_IN_VAIN: u32 = 8;
 
 /// Whether a connection stays awake.
@@ -92,7 +92,7 @@ impl<S: AsyncRead + AsyncWrite + AsSocket + Unpin> Awake<S> {
                 self.in_vain = 0;
                 return Poll::Ready(Ok(()));
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return Poll::Ready(Err(error)),
         }
         if Instant::now() < until {

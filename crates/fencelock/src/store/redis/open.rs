@@ -260,3 +260,24 @@ fn suits(facts: &Facts, needed: u32, evictable: bool, grown: Duration) -> Result
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn for_how_long_a_connection_stays_awake() {
+        let awake = |spin: Option<&str>| {
+            let options = spin.map(|spin| ("spin".to_string(), spin.to_string())).into_iter().collect();
+            Server::parse("redis://localhost", &options).map(|server| server.awake)
+        };
+        assert_eq!(awake(None).unwrap(), Spin::Nearby);
+        assert_eq!(awake(Some("0")).unwrap(), Spin::Never);
+        assert_eq!(awake(Some("10ms")).unwrap(), Spin::For(LONGEST_SPIN));
+        for wrong in ["", "often", "-1ms", "11ms", "1h", "200us"] {
+            let error = awake(Some(wrong)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{wrong}");
+            assert!(error.to_string().contains("the option spin"), "{error}");
+        }
+    }
+}
